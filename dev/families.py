@@ -6,7 +6,7 @@
     python3 dev/families.py build [--backend ref] [--seed N] [--rounds N] [FAMILY ...]
 
 For each family and round a configuration is drawn (odd sizes, tied and untied, every kind of rotation
-that the family has) and a golden directory written as dev/golden.py does, which compares logits and
+that the family has, windows shorter than the documents) and a golden directory written as dev/golden.py does, which compares logits and
 gradients with transformers. test_golden then compares logits, every gradient, ten updates, 32 greedy
 tokens and the saved tensors; last, transformers loads what was saved and has to give the same logits.
 Prints a line per model; exits with 1 at the first difference.
@@ -24,8 +24,10 @@ import golden
 import torch
 from transformers import AutoModelForCausalLM
 
-FAMILIES = ("llama", "mistral", "qwen2", "qwen3", "granite", "smollm3", "phi3", "ministral3")
-CLASSES = {"llama": "Llama", "mistral": "Mistral", "qwen2": "Qwen2", "qwen3": "Qwen3",
+FAMILIES = ("llama", "mistral", "qwen2", "qwen3", "granite", "smollm3", "phi3", "ministral3", "olmo2",
+            "gemma2", "gemma3_text", "olmo3")
+CLASSES = {"olmo2": "Olmo2", "gemma2": "Gemma2", "gemma3_text": "Gemma3", "olmo3": "Olmo3",
+           "llama": "Llama", "mistral": "Mistral", "qwen2": "Qwen2", "qwen3": "Qwen3",
            "granite": "Granite", "smollm3": "SmolLM3", "phi3": "Phi3", "ministral3": "Ministral3"}
 
 
@@ -42,6 +44,14 @@ def rotation(draw, family, rotated):
         lists = {name: [1 + draw.randrange(16) / 8 for _ in range(pairs)]
                  for name in ("short_factor", "long_factor")}
         return draw.choice([{"rope_scaling": None}, {"rope_scaling": {"type": "longrope", **lists}}])
+    if family in ("gemma3_text", "olmo3"):
+        scaled = draw.choice([{"rope_type": "default"}, {"rope_type": "linear", "factor": 2.5},
+                              yarn(draw, 64)])
+        nested = {"full_attention": {"rope_theta": 500.0, **scaled},
+                  "sliding_attention": {"rope_type": "default", "rope_theta": 90.0}}
+        own = {"rope_theta": 700.0, "rope_local_base_freq": 90.0}
+        return draw.choice([{"rope_theta": None, "rope_parameters": nested},
+                            own if family == "gemma3_text" else {"rope_theta": 500000.0}])
     if family == "ministral3":
         more = draw.choice([{}, {"mscale": 1.0, "mscale_all_dim": draw.choice([0.5, 1.0])}])
         return {"rope_theta": None, "rope_parameters": {
@@ -52,12 +62,36 @@ def rotation(draw, family, rotated):
         None, {"rope_type": "linear", "factor": 2.5}, llama3, yarn(draw, 64)])}
 
 
+def windows(draw, family, layers):
+    """Fields of config.json for windows."""
+    size = draw.choice([1, 3, 4, 7])
+    types = [draw.choice(["sliding_attention", "full_attention"]) for _ in range(layers)]
+    if family in ("mistral", "phi3", "ministral3"):
+        return draw.choice([{}, {"sliding_window": size}])
+    if family in ("qwen2", "qwen3", "smollm3"):
+        ways = [{}, {"layer_types": types}]
+        if family != "smollm3":
+            ways.append({"max_window_layers": draw.randrange(layers + 1)})
+        return draw.choice([{}, {"sliding_window": size, "use_sliding_window": True,
+                                 **draw.choice(ways)}])
+    if family == "gemma3_text":
+        return {"sliding_window": size,
+                **draw.choice([{"layer_types": types}, {"sliding_window_pattern": 2}])}
+    if family in ("gemma2", "olmo3"):
+        return {"sliding_window": size, **draw.choice([{}, {"layer_types": types}])}
+    return {}
+
+
 def configuration(draw, family):
     # of the size of dev/golden.py's models: test_golden's tolerances are those of float32 for them
     heads, kv_heads = draw.choice([(1, 1), (2, 1), (2, 2), (3, 1), (3, 3), (4, 2)])
     dim = draw.choice([6, 8])
-    nested = family in ("qwen3", "ministral3")  # the head's width is its own
+    gemma = family.startswith("gemma")
+    nested = family in ("qwen3", "ministral3") or gemma  # the head's width is its own
     width = draw.choice([18, 22]) if nested else heads * dim
+    width = draw.choice([18, 24]) if gemma else width  # transformers wants a multiple of heads
+    if gemma and width % heads:
+        heads, kv_heads = 2, draw.choice([1, 2])
     layers = draw.choice([2, 3])
     partial = draw.choice([1.0, 4 / dim]) if family == "phi3" else 1.0
     config = {
@@ -67,7 +101,13 @@ def configuration(draw, family):
         "max_position_embeddings": 4096, "tie_word_embeddings": draw.random() < 0.5,
         **golden.sizes(width, draw.choice([21, 33]), layers, heads, kv_heads,
                        draw.choice([37, 53])),
-        **rotation(draw, family, int(dim * partial))}
+        **rotation(draw, family, int(dim * partial)), **windows(draw, family, layers)}
+    if gemma:
+        config |= golden.GEMMA | {"query_pre_attn_scalar": draw.choice([5, 16]),
+                                  "rope_scaling": config.get("rope_scaling")}
+    if family == "gemma2":
+        config |= {"attn_logit_softcapping": draw.choice([2.0, 50.0]),
+                   "final_logit_softcapping": draw.choice([3.0, 30.0])}
     if nested:
         config["head_dim"] = dim
     if family == "granite":
@@ -107,6 +147,7 @@ def main():
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--rounds", type=int, default=3)
     args = parser.parse_args()
+    torch.set_num_threads(1)
     test = os.path.join(args.build, "tests", "golden", "test_golden")
     with tempfile.TemporaryDirectory() as root:
         for family in args.families:

@@ -107,6 +107,45 @@ MODELS = {
         **COMMON, **sizes(16, 20, 2, 2, 1, 48)}),
 }
 
+GEMMA = {"hidden_activation": "gelu_pytorch_tanh", "rms_norm_eps": 1e-6, "attention_bias": False,
+         "query_pre_attn_scalar": 12, "pad_token_id": 0, "rope_scaling": None}
+# Windows of 3 to 5 positions: the documents are longer.
+MODELS |= {
+    "mistral-window": (True, {
+        "architectures": ["MistralForCausalLM"], "model_type": "mistral", "rms_norm_eps": 1e-5,
+        "rope_theta": 1000.0, "sliding_window": 4, "tie_word_embeddings": True, **COMMON,
+        **sizes(16, 20, 2, 2, 1, 48)}),
+    "qwen2-window": (True, {
+        "architectures": ["Qwen2ForCausalLM"], "model_type": "qwen2", "rms_norm_eps": 1e-6,
+        "rope_theta": 1000.0, "use_sliding_window": True, "sliding_window": 5,
+        "max_window_layers": 1, "tie_word_embeddings": True, **COMMON,
+        **sizes(16, 20, 2, 2, 1, 48)}),
+    "olmo2": (True, {
+        "architectures": ["Olmo2ForCausalLM"], "model_type": "olmo2", "rms_norm_eps": 1e-5,
+        "rope_theta": 1000.0, "rope_scaling": None, "attention_bias": False, "pad_token_id": 0,
+        "tie_word_embeddings": False, **COMMON, **sizes(24, 20, 2, 3, 1, 48)}),
+    "gemma2": (True, {
+        "architectures": ["Gemma2ForCausalLM"], "model_type": "gemma2", "rope_theta": 1000.0,
+        "sliding_window": 4, "attn_logit_softcapping": 3.0, "final_logit_softcapping": 4.0,
+        "tie_word_embeddings": True, **COMMON, **GEMMA, **sizes(16, 20, 2, 2, 1, 48),
+        "head_dim": 10}),
+    "gemma3": (True, {
+        "architectures": ["Gemma3ForCausalLM"], "model_type": "gemma3_text", "rope_theta": 1000.0,
+        "rope_local_base_freq": 100.0, "sliding_window": 3, "sliding_window_pattern": 2,
+        "tie_word_embeddings": True, **COMMON, **GEMMA, **sizes(16, 20, 3, 2, 1, 48),
+        "head_dim": 12}),
+    # every fourth layer sees all and is stretched
+    "olmo3": (True, {
+        "architectures": ["Olmo3ForCausalLM"], "model_type": "olmo3", "rms_norm_eps": 1e-5,
+        "attention_bias": False, "pad_token_id": 0, "sliding_window": 5,
+        "rope_parameters": {
+            "full_attention": {"rope_type": "yarn", "rope_theta": 500.0, "factor": 4.0,
+                               "beta_fast": 8.0, "beta_slow": 1.0,
+                               "original_max_position_embeddings": 64},
+            "sliding_attention": {"rope_type": "default", "rope_theta": 500.0}},
+        "tie_word_embeddings": False, **COMMON, **sizes(12, 14, 4, 2, 1, 40)}),
+}
+
 BATCHES = {"a": (5, 13, 9), "b": (11, 3, 8)}  # lengths of the packed documents
 ACCUMULATE_LENGTHS = (6, 2, 9, 4, 7, 3, 5, 8, 2, 6, 11, 4, 3, 7, 5, 10)
 
@@ -124,6 +163,36 @@ def rotary_dim(config):
     return int(head_dim_of(config) * config.get("partial_rotary_factor", 1.0))
 
 
+def gemma(config):
+    return config["model_type"].startswith("gemma")
+
+
+def norms_of(config):
+    """Names of a layer's norms: before and after attention, before and after the MLP; or None."""
+    post = ("post_attention_layernorm", "post_feedforward_layernorm")
+    if config["model_type"].startswith("olmo"):
+        return None, post[0], None, post[1]
+    if gemma(config):
+        return "input_layernorm", post[0], "pre_feedforward_layernorm", post[1]
+    return "input_layernorm", None, "post_attention_layernorm", None
+
+
+def window_of(config, layer):
+    """How many positions a row of the layer sees; None: all before it."""
+    kind, types = config["model_type"], config.get("layer_types")
+    every = {"gemma2": 2, "gemma3_text": config.get("sliding_window_pattern", 6), "olmo3": 4}
+    slides = kind in ("mistral", "phi3", "ministral3")
+    if types:
+        slides = types[layer] == "sliding_attention"
+    elif kind in every:
+        slides = (layer + 1) % every[kind] != 0
+    elif kind in ("qwen2", "qwen3"):
+        slides = config.get("use_sliding_window") and layer >= config.get("max_window_layers", 28)
+    elif kind == "smollm3":
+        slides = config.get("use_sliding_window") and not rotates(config, layer)
+    return config.get("sliding_window") if slides else None
+
+
 def make_weights(config, bf16_exact, generator):
     """Random weights large enough that attention is far from even and the logits differ."""
     hidden, inner = config["hidden_size"], config["intermediate_size"]
@@ -139,7 +208,10 @@ def make_weights(config, bf16_exact, generator):
     draw("model.embed_tokens.weight", config["vocab_size"], hidden, deviation=0.4)
     for i in range(config["num_hidden_layers"]):
         layer = f"model.layers.{i}."
-        draw(layer + "input_layernorm.weight", hidden, deviation=0.2, mean=1.0)
+        mean = 0.0 if gemma(config) else 1.0
+        for name in norms_of(config)[:1]:
+            if name:
+                draw(f"{layer}{name}.weight", hidden, deviation=0.2, mean=mean)
         fused = config["model_type"] == "phi3"
         if fused:
             draw(layer + "self_attn.qkv_proj.weight", (heads + 2 * kv_heads) * head_dim, hidden,
@@ -148,17 +220,21 @@ def make_weights(config, bf16_exact, generator):
             draw(f"{layer}self_attn.{name}_proj.weight", rows * head_dim, hidden, deviation=0.3)
             if config["model_type"] == "qwen2":
                 draw(f"{layer}self_attn.{name}_proj.bias", rows * head_dim, deviation=0.3)
-            if config["model_type"] == "qwen3" and name != "v":
-                draw(f"{layer}self_attn.{name}_norm.weight", head_dim, deviation=0.2, mean=1.0)
+            full = config["model_type"].startswith("olmo")
+            if config["model_type"] in ("qwen3", "gemma3_text", "olmo2", "olmo3") and name != "v":
+                draw(f"{layer}self_attn.{name}_norm.weight", head_dim * (rows if full else 1),
+                     deviation=0.2, mean=mean)
         draw(layer + "self_attn.o_proj.weight", hidden, heads * head_dim, deviation=0.2)
-        draw(layer + "post_attention_layernorm.weight", hidden, deviation=0.2, mean=1.0)
+        for name in norms_of(config)[1:]:
+            if name:
+                draw(f"{layer}{name}.weight", hidden, deviation=0.2, mean=mean)
         if fused:
             draw(layer + "mlp.gate_up_proj.weight", 2 * inner, hidden, deviation=0.2)
         else:
             draw(layer + "mlp.gate_proj.weight", inner, hidden, deviation=0.2)
             draw(layer + "mlp.up_proj.weight", inner, hidden, deviation=0.2)
         draw(layer + "mlp.down_proj.weight", hidden, inner, deviation=0.2)
-    draw("model.norm.weight", hidden, deviation=0.2, mean=1.0)
+    draw("model.norm.weight", hidden, deviation=0.2, mean=0.0 if gemma(config) else 1.0)
     if not config["tie_word_embeddings"]:
         draw("lm_head.weight", config["vocab_size"], hidden, deviation=0.3)
     return weights
@@ -192,7 +268,18 @@ def pack(documents):
 
 def rope_of(config):
     """The numbers of the rotation, wherever the file has them."""
-    return config.get("rope_scaling") or config.get("rope_parameters")
+    both = config.get("rope_parameters")
+    return config.get("rope_scaling") or (both or {}).get("full_attention") or both
+
+
+def local_rope(config):
+    """The configuration of the rotation in layers with a window."""
+    if config["model_type"] not in ("gemma3_text", "olmo3"):
+        return config
+    theta = config.get("rope_local_base_freq", config.get("rope_theta"))
+    both = config.get("rope_parameters") or {}
+    own = both.get("sliding_attention", {}).get("rope_theta", theta)
+    return config | {"rope_scaling": None, "rope_parameters": None, "rope_theta": own}
 
 
 def yarn_ramp(scaling, dim, theta):
@@ -231,9 +318,9 @@ def inverse_frequencies(config):
     scaling = rope_of(config)
     theta = config.get("rope_theta") or scaling["rope_theta"]
     frequency = theta ** (-pair / dim)
-    if scaling is None:
+    kind = scaling.get("rope_type", scaling.get("type", "default")) if scaling else "default"
+    if kind == "default":
         return frequency
-    kind = scaling.get("rope_type", scaling.get("type"))
     if kind == "linear":
         return frequency / scaling["factor"]
     if kind == "longrope":  # the documents here are short
@@ -272,15 +359,20 @@ def forward(config, weights, batch):
     group = config["num_attention_heads"] // config["num_key_value_heads"]
     embedding = weights["model.embed_tokens.weight"]
     position = torch.tensor(batch["positions"], dtype=torch.float64)
-    angle = (position[:, None] * inverse_frequencies(config)).to(embedding.dtype)
+    turns = [(position[:, None] * inverse_frequencies(c)).to(embedding.dtype)
+             for c in (config, local_rope(config))]
     document = torch.bucketize(torch.arange(rows), torch.tensor(batch["doc_start"][1:]), right=True)
     index = torch.arange(rows)
     sees = (document[:, None] == document[None, :]) & (index[None, :] <= index[:, None])
 
     added = config.get("residual_multiplier", 1.0)
     scale = config.get("attention_multiplier", 1 / math.sqrt(head_dim))
+    plus, times = 0.0, config.get("embedding_multiplier", 1.0)
+    if gemma(config):
+        scale, plus = config["query_pre_attn_scalar"] ** -0.5, 1.0
+        times = math.sqrt(config["hidden_size"])
 
-    x = embedding[torch.tensor(batch["tokens"])] * config.get("embedding_multiplier", 1.0)
+    x = embedding[torch.tensor(batch["tokens"])] * times
     residual = [x]
     for i in range(config["num_hidden_layers"]):
         layer = {name.split(f"model.layers.{i}.")[1]: value for name, value in weights.items()
@@ -290,33 +382,47 @@ def forward(config, weights, batch):
             return F.linear(value, layer[f"self_attn.{name}_proj.weight"],
                             layer.get(f"self_attn.{name}_proj.bias"))
 
-        h = rms_norm(x, layer["input_layernorm.weight"], eps)
+        def norm(name, value):
+            return value if name is None else rms_norm(value, plus + layer[name + ".weight"], eps)
+
+        def cap(name, value):
+            limit = config.get(name)
+            return value if limit is None else limit * torch.tanh(value / limit)
+
+        before, after, before_mlp, after_mlp = norms_of(config)
+        window = window_of(config, i)
+        seen = sees if window is None else sees & (index[None, :] > index[:, None] - window)
+        h = norm(before, x)
         if "self_attn.qkv_proj.weight" in layer:
             counts = (config["num_attention_heads"],) + 2 * (config["num_key_value_heads"],)
             q, k, v = project("qkv", h).view(rows, -1, head_dim).split(counts, dim=1)
         else:
             q, k, v = (project(name, h).view(rows, -1, head_dim) for name in "qkv")
-        if config["model_type"] == "qwen3":
-            q = rms_norm(q, layer["self_attn.q_norm.weight"], eps)
-            k = rms_norm(k, layer["self_attn.k_norm.weight"], eps)
+        if config["model_type"].startswith("olmo"):
+            q, k = (norm(f"self_attn.{name}_norm", part.flatten(1)).view(part.shape)
+                    for name, part in (("q", q), ("k", k)))
+        elif "self_attn.q_norm.weight" in layer:
+            q, k = norm("self_attn.q_norm", q), norm("self_attn.k_norm", k)
+        turn = local_rope(config) if window else config
         if rotates(config, i):
-            q, k = (rope(part, angle, amplitude(config)) for part in (q, k))
+            q, k = (rope(part, turns[1 if window else 0], amplitude(turn)) for part in (q, k))
         k, v = k.repeat_interleave(group, dim=1), v.repeat_interleave(group, dim=1)
-        score = torch.einsum("ihd,jhd->hij", q, k) * scale
-        weight = torch.softmax(score.masked_fill(~sees, -math.inf), dim=-1)
+        score = cap("attn_logit_softcapping", torch.einsum("ihd,jhd->hij", q, k) * scale)
+        weight = torch.softmax(score.masked_fill(~seen, -math.inf), dim=-1)
         attended = torch.einsum("hij,jhd->ihd", weight, v).reshape(rows, -1)
-        x = x + added * project("o", attended)
-        h = rms_norm(x, layer["post_attention_layernorm.weight"], eps)
+        x = x + added * norm(after, project("o", attended))
+        h = norm(before_mlp, x)
         if "mlp.gate_up_proj.weight" in layer:
             gate, up = F.linear(h, layer["mlp.gate_up_proj.weight"]).chunk(2, dim=-1)
         else:
             gate = F.linear(h, layer["mlp.gate_proj.weight"])
             up = F.linear(h, layer["mlp.up_proj.weight"])
-        x = x + added * F.linear(F.silu(gate) * up, layer["mlp.down_proj.weight"])
+        gate = F.gelu(gate, approximate="tanh") if gemma(config) else F.silu(gate)
+        x = x + added * norm(after_mlp, F.linear(gate * up, layer["mlp.down_proj.weight"]))
         residual.append(x)
-    h = rms_norm(x, weights["model.norm.weight"], eps)
+    h = rms_norm(x, plus + weights["model.norm.weight"], eps)
     logits = F.linear(h, weights.get("lm_head.weight", embedding))
-    return logits / config.get("logits_scaling", 1.0), residual
+    return cap("final_logit_softcapping", logits / config.get("logits_scaling", 1.0)), residual
 
 
 def row_losses(logits, batch):

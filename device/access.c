@@ -79,7 +79,8 @@ static void of_rmsnorm(struct list *l, const struct hzp_rmsnorm_args *a)
 {
     mat(l, "x", &a->x, READ);
     mat(l, "w", &a->w, READ);
-    mat(l, "y", &a->y, WRITE);
+    mat(l, "add", &a->add, READ | OPTIONAL);
+    mat(l, "y", &a->y, WRITE)->may_be = 2;
     array(l, "rstd", a->rstd, a->x.rows, sizeof(float), WRITE | OPTIONAL);
 }
 

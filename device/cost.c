@@ -32,11 +32,14 @@ static uint64_t bytes_of_operands(enum hzp_op op, const void *args)
 }
 
 /* The number of (row, visible position) pairs, over all heads. */
-static uint64_t pairs(const struct hzp_segs *segs, const struct hzp_heads *heads, int32_t rows)
+static uint64_t pairs(const struct hzp_segs *segs, const struct hzp_heads *heads, int32_t window,
+                      int32_t rows)
 {
     uint64_t before = (uint64_t)HZP_MAX(segs->ctx_max - segs->rows_max, 0);
-    uint64_t own = (uint64_t)HZP_MAX(segs->rows_max, 0);
-    return (uint64_t)rows * (before + (own + 1) / 2) * (uint64_t)heads->heads;
+    uint64_t own = (uint64_t)HZP_MAX(segs->rows_max, 0), seen = before + (own + 1) / 2;
+    if (window > 0)
+        seen = HZP_MIN(seen, (uint64_t)window);
+    return (uint64_t)rows * seen * (uint64_t)heads->heads;
 }
 
 static struct hzp_cost cost_matmul(const struct hzp_matmul_args *a)
@@ -64,10 +67,13 @@ static uint64_t kv_row_bytes(const struct hzp_kv *kv, const struct hzp_heads *he
 static struct hzp_cost cost_paged(const struct hzp_attn_paged_args *a)
 {
     uint64_t dim = (uint64_t)a->heads.dim;
-    uint64_t ctx = (uint64_t)a->segs.count * (uint64_t)HZP_MAX(a->segs.ctx_max, 0);
+    int64_t most = HZP_MAX(a->segs.ctx_max, 0);
+    if (a->window > 0) /* the first row's window begins before the others' */
+        most = HZP_MIN(most, (int64_t)a->window + a->segs.rows_max);
+    uint64_t ctx = (uint64_t)a->segs.count * (uint64_t)most;
     uint64_t kv = 2 * ctx * (uint64_t)a->heads.kv_heads * kv_row_bytes(&a->kv, &a->heads);
     return (struct hzp_cost){kv + 2 * mat_bytes(&a->out),
-                             4 * pairs(&a->segs, &a->heads, a->qkv.rows) * dim};
+                             4 * pairs(&a->segs, &a->heads, a->window, a->qkv.rows) * dim};
 }
 
 /* Bytes of only those rows of a table that are picked. */
@@ -164,13 +170,13 @@ struct hzp_cost hzp_op_cost(enum hzp_op op, const void *args)
     case HZP_OP_attn_packed: {
         const struct hzp_attn_packed_args *a = args;
         return (struct hzp_cost){bytes_of_operands(op, args),
-                                 4 * pairs(&a->segs, &a->heads, a->out.rows) *
+                                 4 * pairs(&a->segs, &a->heads, a->window, a->out.rows) *
                                      (uint64_t)a->heads.dim};
     }
     case HZP_OP_attn_packed_bwd: {
         const struct hzp_attn_packed_bwd_args *a = args; /* five products, forward has two */
         return (struct hzp_cost){bytes_of_operands(op, args),
-                                 10 * pairs(&a->segs, &a->heads, a->qkv.rows) *
+                                 10 * pairs(&a->segs, &a->heads, a->window, a->qkv.rows) *
                                      (uint64_t)a->heads.dim};
     }
     default:

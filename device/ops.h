@@ -122,12 +122,14 @@ struct hzp_embed_args {
     int32_t first;
 };
 
-/* y[r] = x[r] * w / sqrt(mean(x[r]^2) + eps).  x F32, w [1][cols] act, y act. rstd [rows] F32: the
- * input of rmsnorm_bwd; NULL: not stored. */
+/* y[r] = x[r] * w / sqrt(mean(x[r]^2) + eps) (+ add[r]).  x F32, w [1][cols] act, y act. rstd
+ * [rows] F32: the input of rmsnorm_bwd; NULL: not stored.  plus_one, of all ops with norms: 1 + w
+ * stands for w.  add absent, or F32; then y is F32, too, and may be add. */
 struct hzp_rmsnorm_args {
-    struct hzp_mat x, w, y;
+    struct hzp_mat x, w, add, y;
     float *rstd;
     float eps;
+    int32_t plus_one;
 };
 
 /* c = op(a) op(b) + bias (+ c if accumulate); op(m) is m or its transpose.  a and b of one type,
@@ -194,9 +196,12 @@ struct hzp_rope_args {
     const int32_t *slot; /* [rows]; NULL with kv.k */
     struct hzp_heads heads;
     float eps;
+    int32_t plus_one;
 };
 
-/* out[r] = softmax(q[r] K^T * scale) V over positions 0 .. pos(r) of r's sequence, K and V read
+/* out[r] = softmax(x[r]) V over the positions that r sees of its sequence: 0 .. pos(r), or the last
+ * `window` of these if that is > 0.  The scores x[r] are q[r] K^T scale, or of these, if cap > 0,
+ * cap tanh(score / cap).  K and V are read
  * from pages: position p of segment i lies in page[i * page_stride + p / page_rows].  The rows'
  * own k and v have been appended before.  attn_decode: every segment has one row.  K and V of E4M3
  * pages have no NaN among their codes (rope writes none); a row whose scale is NaN is NaN.
@@ -213,7 +218,8 @@ struct hzp_attn_paged_args {
     const int32_t *line;  /* [segs.count]; host memory, as the lists of segs */
     int32_t page_stride, lines;
     struct hzp_heads heads;
-    float scale;
+    float scale, cap;
+    int32_t window;
 };
 #define hzp_attn_decode_args  hzp_attn_paged_args
 #define hzp_attn_prefill_args hzp_attn_paged_args
@@ -223,20 +229,25 @@ struct hzp_attn_paged_args {
  * out: its last out.rows rows are the ones computed, and the segments count only those. The rows
  * before them belong to the first document, whose pos0 is then at most their number (its position p
  * is p - pos0 rows from its first row); all other pos0 are 0. lse [rows][heads] F32 = log of the
- * softmax's denominator (of the scaled scores); NULL: not stored. */
+ * softmax's denominator (of the scores x); NULL: not stored. */
 struct hzp_attn_packed_args {
     struct hzp_mat qkv, out;
     float *lse;
     struct hzp_segs segs;
     struct hzp_heads heads;
-    float scale;
+    float scale, cap;
+    int32_t window;
 };
 
-/* y = silu(x[:, :width]) * x[:, width:], silu(z) = z / (1 + exp(-z)).
+/* y = f(x[:, :width]) * x[:, width:], f(g) = g s(g), s(g) = 1 / (1 + exp(-z)), z = g (silu), or
+ * if gelu z = sqrt(8 / pi) (g + 0.044715 g^3): GELU as its approximation by tanh.
  * x [rows][2 width] act (gate, then up), y [rows][width] act. */
 struct hzp_swiglu_args {
     struct hzp_mat x, y;
+    int32_t gelu;
 };
+#define HZP_GELU_1 1.5957691216057308f  /* sqrt(8 / pi) */
+#define HZP_GELU_3 0.07135481627260025f /* 0.044715 of it */
 
 /* y[i] = x[index[i]]: picks the rows whose logits are wanted.  x and y of one type. */
 struct hzp_gather_args {
@@ -369,10 +380,11 @@ enum { HZP_ROW_LOSS_WORDS = sizeof(struct hzp_row_loss) / 4 };
  *
  *     loss[r] = w f(lp[r])      dx[r] = -w f'(lp[r]) inv_temperature (softmax(z[r]) - onehot)
  *
- * and entropy[r] that of softmax(z[r]).  target -1: all of these are 0.  x [rows][vocab] F32; dx
- * act, absent: none.  dx may be x if F32.  In BF16 each row of it may lie in the first half of x's
- * row (the same ptr, twice the stride): the second half keeps its logits.  how NULL: XENT of x as
- * it is; rows of IS with old = lp and A = 1 have the same bits in dx. */
+ * and entropy[r] that of softmax(z[r]).  target -1: all of these are 0.  cap > 0: x is capped by it
+ * (as cast does), and dx is that of what was capped: it has the factor 1 - (x / cap)^2, too.  dx
+ * act, absent: none.  dx may be x, [rows][vocab] F32, if F32.  In BF16 each row may lie in the
+ * first half of x's (the same ptr, twice the stride): the second keeps its logits.  how NULL: XENT
+ * of x; rows of IS with old = lp and A = 1 have the same bits in dx. */
 struct hzp_xent_args {
     struct hzp_mat x, dx;
     const int32_t *target;          /* [rows] */
@@ -380,6 +392,7 @@ struct hzp_xent_args {
     const float *weight;            /* [rows]; NULL: all 1 */
     const struct hzp_row_loss *how; /* [rows]; NULL: cross-entropy */
     float *lp, *entropy;            /* [rows]; NULL: not wanted */
+    float cap;
 };
 
 /* dtable[id[r] - first] += dy[r], where the table has that row.  dtable [vocab][width] F32, dy
@@ -395,6 +408,7 @@ struct hzp_embed_bwd_args {
 struct hzp_rmsnorm_bwd_args {
     struct hzp_mat dy, x, w, dx, dw;
     const float *rstd; /* [rows] */
+    int32_t plus_one;
 };
 
 /* The transpose of rope: dy -> dx, in place if they are the same matrix.  x is rope's input, read
@@ -404,23 +418,28 @@ struct hzp_rope_bwd_args {
     const int32_t *pos;
     struct hzp_heads heads;
     float eps;
+    int32_t plus_one;
 };
 
-/* dqkv from dout, with P = exp(q k scale - lse), D = sum(dout * out) per row and head:
- *   dv += P^T dout, dP = dout v^T, dS = P (dP - D) scale, dq += dS k, dk += dS^T q.
+/* dqkv from dout, with P = exp(x - lse) where r sees the position, D = sum(dout * out) per row and
+ * head:
+ *   dv += P^T dout, dP = dout v^T, dS = P (dP - D) scale, dq += dS k, dk += dS^T q;
+ * with a cap, dS has the factor 1 - (x / cap)^2, too.
  * qkv is the (rotated) input of attn_packed, out and lse its results.  Overwrites dqkv. */
 struct hzp_attn_packed_bwd_args {
     struct hzp_mat qkv, out, dout, dqkv;
     const float *lse;
     struct hzp_segs segs;
     struct hzp_heads heads;
-    float scale;
+    float scale, cap;
+    int32_t window;
 };
 
-/* With s = 1 / (1 + exp(-g)):  du = dy g s,  dg = dy u s (1 + g (1 - s)).
+/* With s and z as in swiglu:  du = dy g s,  dg = dy u s (1 + g z' (1 - s)), z' the slope of z.
  * x as in swiglu, dy [rows][width] act, dx [rows][2 width] act. */
 struct hzp_swiglu_bwd_args {
     struct hzp_mat x, dy, dx;
+    int32_t gelu;
 };
 
 /* y[c] += sum over rows of x[r][c], in row order.  x act, y [1][cols] F32: a bias' gradient. */
@@ -429,10 +448,10 @@ struct hzp_colsum_args {
 };
 
 /* y = x scale in y's type, to nearest even; the product in F32.  scale 0: 1.  F32 and BF16; y may
- * be x. */
+ * be x.  With cap > 0, y = cap tanh(x scale / cap). */
 struct hzp_cast_args {
     struct hzp_mat x, y;
-    float scale;
+    float scale, cap;
 };
 
 /* y = value everywhere. */
@@ -521,6 +540,12 @@ static inline const int32_t *hzp_attn_pages(const struct hzp_attn_paged_args *a,
 {
     size_t stride = (size_t)a->page_stride;
     return a->table ? a->table + (size_t)a->line[seg] * stride : a->page + (size_t)seg * stride;
+}
+
+/* The first position that a row at position pos sees. */
+static inline int32_t hzp_attn_first(int32_t window, int32_t pos)
+{
+    return window > 0 && pos >= window ? pos - window + 1 : 0;
 }
 
 /* A whole matrix as one row, for ops that are independent of rows; requires stride == cols. */

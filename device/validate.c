@@ -58,7 +58,9 @@ static const char *check_embed(const struct hzp_embed_args *a)
 static const char *check_rmsnorm(const struct hzp_rmsnorm_args *a)
 {
     RULE(a->x.type == HZP_F32, "x is not F32");
-    RULE(is_float(&a->w) && a->w.type == a->y.type, "w and y differ in type");
+    RULE(is_float(&a->w) && (a->add.ptr || a->w.type == a->y.type), "w and y differ in type");
+    RULE(!a->add.ptr || (a->add.type == HZP_F32 && a->y.type == HZP_F32), "add or y is not F32");
+    RULE(!a->add.ptr || same_shape(&a->x, &a->add), "x and add differ in shape");
     RULE(a->w.rows == 1 && a->w.cols == a->x.cols, "w is not [1][cols]");
     RULE(same_shape(&a->x, &a->y), "x and y differ in shape");
     RULE(a->eps >= 0, "eps is negative");
@@ -189,6 +191,7 @@ static const char *check_attn_prefill(const struct hzp_attn_paged_args *a)
     RULE((int64_t)a->page_stride * a->kv.page_rows >= a->segs.ctx_max,
          "ctx_max does not fit a row of page");
     RULE(!a->table || a->lines > 0, "the table has no lines");
+    RULE(a->window >= 0 && a->cap >= 0, "window or cap is negative");
     return NULL;
 }
 
@@ -209,6 +212,7 @@ static const char *check_attn_packed(const struct hzp_attn_packed_args *a)
     RULE(a->out.rows <= a->qkv.rows && a->out.cols == a->heads.heads * a->heads.dim,
          "out is not [rows][heads dim]");
     RULE(a->segs.ctx_max <= a->qkv.rows, "ctx_max does not fit the rows of qkv");
+    RULE(a->window >= 0 && a->cap >= 0, "window or cap is negative");
     return NULL;
 }
 
@@ -306,6 +310,7 @@ static const char *check_attn_packed_bwd(const struct hzp_attn_packed_bwd_args *
              same_shape(&a->out, &a->dout),
          "out or dout is not [rows][heads dim]");
     RULE(same_shape(&a->qkv, &a->dqkv), "qkv and dqkv differ in shape");
+    RULE(a->window >= 0 && a->cap >= 0, "window or cap is negative");
     return NULL;
 }
 
@@ -332,6 +337,7 @@ static const char *check_cast(const struct hzp_cast_args *a)
     RULE(is_float(&a->x) && is_float(&a->y), "x or y is neither F32 nor BF16");
     RULE(same_shape(&a->x, &a->y), "x and y differ in shape");
     RULE(isfinite(a->scale), "scale is not finite");
+    RULE(a->cap >= 0 && isfinite(a->cap), "cap is negative or not finite");
     return NULL;
 }
 

@@ -65,16 +65,19 @@ static int read_sizes(const struct hzp_config_source *src, const struct hzp_fami
     double eps;
     /* eps prevents the division by zero for a row of zeros, in float: it must not round to 0
      * there. */
-    HZP_TRY(hzp_config_real(src, root, "rms_norm_eps", 1e-30, 0.1, 1e-6, &eps));
+    HZP_TRY(hzp_config_real(src, root, "rms_norm_eps", 1e-30, 0.1,
+                            family->eps != 0 ? family->eps : 1e-6, &eps));
     c->norm_eps = (float)eps;
     return hzp_config_bool(src, "tie_word_embeddings", family->tied, &c->tied);
 }
+
+/* Bits of a layer's kind. */
+enum { NO_ROPE = 1, WINDOW = 2 };
 
 /* Which layers do not rotate: by a list of 0 and 1, 1 for those that do, or each i-th. */
 static int read_kinds(const struct hzp_config_source *src, const struct hzp_family *family,
                       struct hzp_model_config *c)
 {
-    enum { ROPE, NO_ROPE };
     const char *key = "no_rope_layers", *each = "no_rope_layer_interval";
     const json_t *list = hzp_config_get(src->root, key);
     int32_t interval, rotates;
@@ -85,7 +88,7 @@ static int read_kinds(const struct hzp_config_source *src, const struct hzp_fami
                                        found, family->model_type)
                      : HZP_OK;
     }
-    c->kind[NO_ROPE].no_rope = true;
+    c->kind[NO_ROPE].no_rope = c->kind[NO_ROPE | WINDOW].no_rope = true;
     HZP_TRY(
         hzp_config_int(src, src->root, each, 1, INT32_MAX, family->no_rope_interval, &interval));
     if (list && (!json_is_array(list) || json_array_size(list) < (size_t)c->layers))
@@ -100,7 +103,7 @@ static int read_kinds(const struct hzp_config_source *src, const struct hzp_fami
                                    src->path, key);
         if (list)
             rotates = (int32_t)json_integer_value(item);
-        c->layer_kind[i] = rotates ? ROPE : NO_ROPE;
+        c->layer_kind[i] = rotates ? 0 : NO_ROPE;
     }
     return HZP_OK;
 }
@@ -135,12 +138,18 @@ static int refuse_unknown(const struct hzp_config_source *src, const struct hzp_
 {
     const char *act;
     bool on;
-    HZP_TRY(hzp_config_text(src, src->root, "hidden_act", &act));
-    if (act && strcmp(act, "silu") && strcmp(act, "swish"))
-        return HZP_CONFIG_FAIL(src, HZP_EUNSUP, "hidden_act",
-                               "%s: hidden_act \"%.40s\" is not supported; "
-                               "only silu is",
-                               src->path, act);
+    const char *key = family->gemma ? "hidden_activation" : "hidden_act";
+    HZP_TRY(hzp_config_text(src, src->root, key, &act));
+    bool gates = family->gemma ? !act || !strcmp(act, "gelu_pytorch_tanh")
+                               : !act || !strcmp(act, "silu") || !strcmp(act, "swish");
+    if (!gates)
+        return HZP_CONFIG_FAIL(src, HZP_EUNSUP, key,
+                               "%s: %s \"%.40s\" is not supported; only %s is", src->path, key, act,
+                               family->gemma ? "gelu_pytorch_tanh" : "silu");
+    HZP_TRY(hzp_config_bool(src, "use_bidirectional_attention", false, &on));
+    if (on)
+        return HZP_CONFIG_FAIL(src, HZP_EUNSUP, "use_bidirectional_attention",
+                               "%s: use_bidirectional_attention true is not supported", src->path);
     HZP_TRY(hzp_config_bool(src, "attention_bias", false, &on));
     if (on && family->bias_switch)
         return HZP_CONFIG_FAIL(src, HZP_EUNSUP, "attention_bias",
@@ -158,15 +167,25 @@ static int refuse_unknown(const struct hzp_config_source *src, const struct hzp_
     return HZP_OK;
 }
 
-/* A sliding window has no effect on sequences no longer than the window, so such a model is served
- * up to that length. */
+/* Whether layer i has a window where layer_types does not say so. */
+static bool usually_slides(const struct hzp_family *family, const struct hzp_model_config *c,
+                           int32_t i, int32_t first, int32_t every)
+{
+    if (family->no_rope_interval)
+        return c->layer_kind[i] & NO_ROPE;
+    return every ? (i + 1) % every != 0 : i >= first;
+}
+
+/* Layers with a window of positions; one as long as the longest text has no effect. */
 static int read_window(const struct hzp_config_source *src, const struct hzp_family *family,
                        struct hzp_model_config *c)
 {
-    int32_t window, first = 0;
-    bool slides;
+    int32_t window, first = 0, every;
+    bool slides, some = false;
     if (!family->window)
         return HZP_OK;
+    HZP_TRY(hzp_config_int(src, src->root, "sliding_window_pattern", 1, INT32_MAX,
+                           family->window_every, &every));
     bool null = hzp_config_null(src, "sliding_window");
     HZP_TRY(hzp_config_int(src, src->root, "sliding_window", 1, INT32_MAX,
                            null ? 0 : HZP_MAX(family->window, 0), &window));
@@ -175,7 +194,6 @@ static int read_window(const struct hzp_config_source *src, const struct hzp_fam
     if (family->window_layers) /* the window is of the layers from this one on */
         HZP_TRY(hzp_config_int(src, src->root, "max_window_layers", 0, INT32_MAX,
                                family->window_layers, &first));
-    slides = slides && first < c->layers;
     const json_t *types = hzp_config_get(src->root, "layer_types");
     if (types && !json_is_array(types))
         return HZP_CONFIG_FAIL(src, HZP_EFORMAT, "layer_types", "%s: layer_types is not a list",
@@ -184,24 +202,53 @@ static int read_window(const struct hzp_config_source *src, const struct hzp_fam
         return HZP_CONFIG_FAIL(src, HZP_EFORMAT, "layer_types",
                                "%s: layer_types has %zu entries, num_hidden_layers is %d",
                                src->path, json_array_size(types), c->layers);
-    if (types)
-        slides = false;
-    for (size_t i = 0; i < json_array_size(types); i++) {
-        const char *type = json_string_value(json_array_get(types, i));
-        if (type && !strcmp(type, "sliding_attention"))
-            slides = true;
-        else if (!type || strcmp(type, "full_attention"))
+    for (int32_t i = 0; i < c->layers; i++) {
+        const char *type = json_string_value(json_array_get(types, (size_t)i));
+        bool has = type && !strcmp(type, "sliding_attention");
+        if (types && !has && (!type || strcmp(type, "full_attention")))
             return HZP_CONFIG_FAIL(src, HZP_EUNSUP, "layer_types",
                                    "%s: layer_types: \"%.40s\" is not "
                                    "supported",
                                    src->path, type ? type : "?");
+        has = types ? has : slides && usually_slides(family, c, i, first, every);
+        c->layer_kind[i] |= has ? WINDOW : 0;
+        some |= has;
     }
-    if (types && slides && null)
+    if (types && some && null)
         return HZP_CONFIG_FAIL(src, HZP_EFORMAT, "sliding_window",
                                "%s: sliding_window is null, and layer_types has sliding_attention",
                                src->path);
-    if (slides && window > 0 && window < c->positions)
-        c->positions = window;
+    c->kind[WINDOW].window = window < c->positions ? window : 0;
+    c->kind[WINDOW].local = c->rope_local_theta != 0;
+    c->kind[NO_ROPE | WINDOW].window = c->kind[WINDOW].window;
+    return HZP_OK;
+}
+
+/* Gemma's scalars and caps. */
+static int read_gemma(const struct hzp_config_source *src, const struct hzp_family *family,
+                      struct hzp_model_config *c)
+{
+    const char *keys[] = {"attn_logit_softcapping", "final_logit_softcapping"};
+    double cap[2] = {family->score_cap, family->logit_cap}, scalar, width = c->width;
+    if (!family->gemma)
+        return HZP_OK;
+    HZP_TRY(refuse_null(src, "query_pre_attn_scalar"));
+    HZP_TRY(hzp_config_real(src, src->root, "query_pre_attn_scalar", 1e-3, 1e6, 256, &scalar));
+    c->attn_scale = (float)(1 / sqrt(scalar));
+    c->gelu = true;
+    for (int i = 0; i < 2; i++) {
+        if (hzp_config_null(src, keys[i]))
+            cap[i] = 0;
+        else if (hzp_config_get(src->root, keys[i]))
+            HZP_TRY(hzp_config_real(src, src->root, keys[i], 1e-3, 1e6, NAN, &cap[i]));
+    }
+    if (cap[0] != 0 && !family->caps_scores)
+        return HZP_CONFIG_FAIL(src, HZP_EUNSUP, keys[0],
+                               "%s: %s is not supported for model_type %s", src->path, keys[0],
+                               family->model_type);
+    c->score_cap = (float)cap[0];
+    c->logit_cap = (float)cap[1];
+    c->embed_scale = (float)sqrt(width);
     return HZP_OK;
 }
 
@@ -317,6 +364,10 @@ static int read_all(const struct hzp_config_source *src, struct hzp_model_config
     snprintf(c->family, sizeof(c->family), "%s", family->model_type);
     c->qkv_bias = family->qkv_bias;
     c->qk_norm = family->qk_norm;
+    c->qk_norm_full = family->qk_norm_full;
+    c->norm_after = family->norm_after;
+    c->no_norm_before = family->no_norm_before;
+    c->norm_plus_one = family->norm_plus_one;
     HZP_TRY(refuse_unknown(src, family));
     HZP_TRY(read_sizes(src, family, c));
     HZP_TRY(read_scalars(src, family, c));
@@ -324,6 +375,7 @@ static int read_all(const struct hzp_config_source *src, struct hzp_model_config
     HZP_TRY(hzp_config_read_rope(src, family, c));
     HZP_TRY(read_window(src, family, c));
     HZP_TRY(read_type(src, &c->disk_type));
+    HZP_TRY(read_gemma(src, family, c));
     return read_special(src, c);
 }
 
@@ -367,16 +419,27 @@ bool hzp_config_has_no_rope(const struct hzp_model_config *config)
     return false;
 }
 
+bool hzp_config_has_local(const struct hzp_model_config *config)
+{
+    for (int32_t l = 0; l < config->layers; l++)
+        if (hzp_config_kind(config, l)->local)
+            return true;
+    return false;
+}
+
 int64_t hzp_config_parameters(const struct hzp_model_config *config)
 {
     const struct hzp_heads *h = &config->heads;
     int64_t width = config->width, q = (int64_t)h->heads * h->dim;
     int64_t qkv = q + 2 * (int64_t)h->kv_heads * h->dim;
-    int64_t layer = qkv * width + width * q + 3 * (int64_t)config->inner * width + 2 * width;
+    int64_t layer = qkv * width + width * q + 3 * (int64_t)config->inner * width;
+    layer += 2 * width * (config->norm_after + !config->no_norm_before);
     if (config->qkv_bias)
         layer += qkv;
     if (config->qk_norm)
         layer += 2 * h->dim;
+    if (config->qk_norm_full)
+        layer += q + (int64_t)h->kv_heads * h->dim;
     int64_t vocab = (int64_t)config->vocab * width;
     return layer * config->layers + vocab * (config->tied ? 1 : 2) + width;
 }

@@ -5,8 +5,7 @@
  * One struct covers every family (Llama, Mistral, Qwen2, Qwen3); the differences are data.  Every
  * value is checked: after hzp_config_read() all numbers are in ranges for which later arithmetic on
  * sizes cannot overflow, and anything the engine cannot compute (another activation, another rope
- * scaling) is an error that names the field.  If attention has a sliding window shorter than the
- * context, positions is the window: up to that length the window has no effect.
+ * scaling) is an error that names the field.
  *
  * Thread: any.
  */
@@ -28,7 +27,9 @@ enum { HZP_LAYERS_MAX = 1024, HZP_LAYER_KINDS_MAX = 4, HZP_PAIRS_MAX = 256 };
 
 /* What differs between the layers of one model. */
 struct hzp_layer_kind {
-    bool no_rope; /* queries and keys are not rotated (SmolLM3) */
+    bool no_rope;   /* queries and keys are not rotated (SmolLM3) */
+    bool local;     /* they are by rope_local_theta (Gemma 3) */
+    int32_t window; /* a row sees so many positions, its own included; 0: all before it */
 };
 
 struct hzp_model_config {
@@ -42,7 +43,7 @@ struct hzp_model_config {
      * what their input is multiplied by, so norm_eps is 1 / r^2 of the file's, embed_scale has the
      * factor 1 / r, and nothing else changes. */
     float embed_scale, attn_scale, logits_scale;
-    double rope_theta;
+    double rope_theta, rope_local_theta;
     enum hzp_rope_scaling rope_scaling;
     double rope_factor, rope_low_factor, rope_high_factor; /* the last two: llama3 only */
     int32_t rope_original_positions;
@@ -54,6 +55,12 @@ struct hzp_model_config {
     bool tied;                                                 /* the head is the embedding */
     bool qkv_bias;                                             /* Qwen2 */
     bool qk_norm;                                              /* Qwen3 */
+    bool qk_norm_full;   /* one norm of all heads of q, and one of k, each (OLMo 2) */
+    bool norm_after;     /* what attention and MLP add to the stream is normed (OLMo 2, Gemma) */
+    bool no_norm_before; /* what they read is not (OLMo 2) */
+    bool norm_plus_one;  /* norms multiply by 1 + w (Gemma) */
+    bool gelu;           /* the MLP's gate is GELU by tanh, not silu (Gemma) */
+    float score_cap, logit_cap; /* of cap tanh(x / cap) (Gemma 2); 0: none */
     struct hzp_layer_kind kind[HZP_LAYER_KINDS_MAX];
     uint8_t layer_kind[HZP_LAYERS_MAX]; /* index into kind */
     /* torch_dtype; F32 if absent or F16. */
@@ -72,12 +79,15 @@ static inline const struct hzp_layer_kind *hzp_config_kind(const struct hzp_mode
     return &config->kind[config->layer_kind[layer]];
 }
 
-/* Whether some layer does not rotate. */
+/* Whether some layer does not rotate; rotates by rope_local_theta. */
 bool hzp_config_has_no_rope(const struct hzp_model_config *config);
+bool hzp_config_has_local(const struct hzp_model_config *config);
 
 /* Fills table [positions][dim] F32 in the rope op's format: dim/2 cosines, then dim/2 sines of pos
- * * frequency(j), frequency as in Hugging Face's modeling_rope_utils for the three kinds. */
-void hzp_rope_table(const struct hzp_model_config *config, int32_t positions, float *table);
+ * * frequency(j), frequency as in Hugging Face's modeling_rope_utils for the three kinds; local: of
+ * the layers that rotate by rope_local_theta. */
+void hzp_rope_table(const struct hzp_model_config *config, bool local, int32_t positions,
+                    float *table);
 
 /* The number of parameters of the model, each counted once. */
 int64_t hzp_config_parameters(const struct hzp_model_config *config);

@@ -6,8 +6,8 @@
 
 #define LAYER "model.layers.*."
 
-/* The rows that all families share. */
-#define DECODER_ROWS                                                                               \
+/* The rows that all families share which store each matrix on its own. */
+#define MATRIX_ROWS                                                                                \
     {"model.embed_tokens.weight", HZP_EMBED, HZP_PART_ALL},                                        \
         {LAYER "self_attn.q_proj.weight", HZP_QKV, HZP_PART_Q},                                    \
         {LAYER "self_attn.k_proj.weight", HZP_QKV, HZP_PART_K},                                    \
@@ -16,11 +16,15 @@
         {LAYER "mlp.gate_proj.weight", HZP_GATE_UP, HZP_PART_GATE},                                \
         {LAYER "mlp.up_proj.weight", HZP_GATE_UP, HZP_PART_UP},                                    \
         {LAYER "mlp.down_proj.weight", HZP_DOWN, HZP_PART_ALL},                                    \
-        {LAYER "input_layernorm.weight", HZP_ATTN_NORM, HZP_PART_ALL},                             \
-        {LAYER "post_attention_layernorm.weight", HZP_MLP_NORM, HZP_PART_ALL},                     \
         {"model.norm.weight", HZP_FINAL_NORM, HZP_PART_ALL},                                       \
     {                                                                                              \
         "lm_head.weight", HZP_HEAD, HZP_PART_ALL                                                   \
+    }
+
+#define DECODER_ROWS                                                                               \
+    MATRIX_ROWS, {LAYER "input_layernorm.weight", HZP_ATTN_NORM, HZP_PART_ALL},                    \
+    {                                                                                              \
+        LAYER "post_attention_layernorm.weight", HZP_MLP_NORM, HZP_PART_ALL                        \
     }
 
 static const struct hzp_family_row llama_rows[] = {DECODER_ROWS};
@@ -52,6 +56,32 @@ static const struct hzp_family_row phi3_rows[] = {
     {LAYER "post_attention_layernorm.weight", HZP_MLP_NORM, HZP_PART_ALL},
     {"model.norm.weight", HZP_FINAL_NORM, HZP_PART_ALL},
     {"lm_head.weight", HZP_HEAD, HZP_PART_ALL},
+};
+
+/* Norms only of what attention and MLP give, and of all heads of q and of k. */
+static const struct hzp_family_row olmo2_rows[] = {
+    MATRIX_ROWS,
+    {LAYER "self_attn.q_norm.weight", HZP_Q_NORM, HZP_PART_ALL},
+    {LAYER "self_attn.k_norm.weight", HZP_K_NORM, HZP_PART_ALL},
+    {LAYER "post_attention_layernorm.weight", HZP_ATTN_POST, HZP_PART_ALL},
+    {LAYER "post_feedforward_layernorm.weight", HZP_MLP_POST, HZP_PART_ALL},
+};
+
+/* The rows that both Gemmas have. */
+#define GEMMA_ROWS                                                                                 \
+    MATRIX_ROWS, {LAYER "input_layernorm.weight", HZP_ATTN_NORM, HZP_PART_ALL},                    \
+        {LAYER "post_attention_layernorm.weight", HZP_ATTN_POST, HZP_PART_ALL},                    \
+        {LAYER "pre_feedforward_layernorm.weight", HZP_MLP_NORM, HZP_PART_ALL},                    \
+    {                                                                                              \
+        LAYER "post_feedforward_layernorm.weight", HZP_MLP_POST, HZP_PART_ALL                      \
+    }
+
+static const struct hzp_family_row gemma2_rows[] = {GEMMA_ROWS};
+
+static const struct hzp_family_row gemma3_rows[] = {
+    GEMMA_ROWS,
+    {LAYER "self_attn.q_norm.weight", HZP_Q_NORM, HZP_PART_ALL},
+    {LAYER "self_attn.k_norm.weight", HZP_K_NORM, HZP_PART_ALL},
 };
 
 #define ROWS(table) .row = table, .rows = HZP_COUNT(table)
@@ -122,6 +152,60 @@ static const struct hzp_family families[] = {
      .dim = 128,
      .positions = 262144,
      .window = -1},
+    {.model_type = "olmo2",
+     .architecture = "Olmo2ForCausalLM",
+     ROWS(olmo2_rows),
+     .norm_after = true,
+     .no_norm_before = true,
+     .qk_norm_full = true,
+     .bias_switch = true,
+     .positions = 2048,
+     .eps = 1e-5},
+    {.model_type = "gemma2",
+     .architecture = "Gemma2ForCausalLM",
+     ROWS(gemma2_rows),
+     .gemma = true,
+     .norm_after = true,
+     .norm_plus_one = true,
+     .bias_switch = true,
+     .kv_heads = 4,
+     .dim = 256,
+     .positions = 8192,
+     .window = 4096,
+     .window_every = 2,
+     .caps_scores = true,
+     .score_cap = 50,
+     .logit_cap = 30,
+     .tied = true},
+    {.model_type = "gemma3_text",
+     .architecture = "Gemma3ForCausalLM",
+     ROWS(gemma3_rows),
+     .gemma = true,
+     .norm_after = true,
+     .norm_plus_one = true,
+     .qk_norm = true,
+     .bias_switch = true,
+     .kv_heads = 4,
+     .dim = 256,
+     .positions = 131072,
+     .window = 4096,
+     .window_every = 6,
+     .theta = 1000000,
+     .local_theta = 10000,
+     .tied = true},
+    {.model_type = "olmo3",
+     .architecture = "Olmo3ForCausalLM",
+     ROWS(olmo2_rows),
+     .norm_after = true,
+     .no_norm_before = true,
+     .qk_norm_full = true,
+     .bias_switch = true,
+     .positions = 2048,
+     .window = 4096,
+     .window_every = 4,
+     .theta = 500000,
+     .local_theta = 500000,
+     .eps = 1e-5},
 };
 
 const struct hzp_family *hzp_family_find(const char *model_type)
@@ -134,7 +218,8 @@ const struct hzp_family *hzp_family_find(const char *model_type)
 
 const char *hzp_family_list(void)
 {
-    return "llama, mistral, qwen2, qwen3, granite, smollm3, phi3, ministral3";
+    return "llama, mistral, qwen2, qwen3, granite, smollm3, phi3, ministral3, olmo2, gemma2, "
+           "gemma3_text, olmo3";
 }
 
 void hzp_family_name(const struct hzp_family_row *row, int32_t layer, char *ret, size_t size)

@@ -49,7 +49,14 @@ struct hzp_family {
     bool fused;               /* q, k and v, and gate and up, are one tensor each on disk (Phi-3) */
     bool query_beta;          /* queries grow with their position (Ministral 3) */
     bool scalars; /* Granite's: multipliers of embeddings, residuals, attention; logits_scaling */
-    bool window_switch; /* the window applies only if use_sliding_window is true */
+    bool window_switch;   /* the window applies only if use_sliding_window is true */
+    int32_t window_every; /* each n-th layer has no window, the others have; 0: all have */
+    bool norm_after, no_norm_before, norm_plus_one, qk_norm_full; /* as in weights/config.h */
+    bool gemma;                                                   /* Gemma's scalars and GELU */
+    double score_cap, logit_cap; /* what absent caps mean; 0: the family has no such cap, or none */
+    bool caps_scores;            /* attn_logit_softcapping is read */
+    double local_theta;          /* rope_theta of layers with a window; 0: they have no own */
+    double eps;                  /* rms_norm_eps; 0: 1e-6 */
 };
 
 /* NULL: no such family. */

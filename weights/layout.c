@@ -9,9 +9,9 @@
 
 /* The order of roles inside a unit: matrices, then vectors. */
 static const enum hzp_role embed_roles[] = {HZP_EMBED};
-static const enum hzp_role layer_roles[] = {HZP_QKV,      HZP_O,         HZP_GATE_UP,
-                                            HZP_DOWN,     HZP_ATTN_NORM, HZP_MLP_NORM,
-                                            HZP_QKV_BIAS, HZP_Q_NORM,    HZP_K_NORM};
+static const enum hzp_role layer_roles[] = {HZP_QKV,       HZP_O,         HZP_GATE_UP,  HZP_DOWN,
+                                            HZP_ATTN_NORM, HZP_MLP_NORM,  HZP_QKV_BIAS, HZP_Q_NORM,
+                                            HZP_K_NORM,    HZP_ATTN_POST, HZP_MLP_POST};
 static const enum hzp_role head_roles[] = {HZP_HEAD, HZP_FINAL_NORM};
 
 static bool is_matrix(enum hzp_role role)
@@ -59,12 +59,21 @@ static bool role_shape(const struct hzp_layout *l, int32_t inner, enum hzp_role 
         cols = qkv;
         break;
     case HZP_Q_NORM:
+        rows = c->qk_norm || c->qk_norm_full;
+        cols = c->qk_norm_full ? q : c->heads.dim;
+        break;
     case HZP_K_NORM:
-        rows = c->qk_norm;
-        cols = c->heads.dim;
+        rows = c->qk_norm || c->qk_norm_full;
+        cols = c->qk_norm_full ? c->heads.kv_heads * c->heads.dim : c->heads.dim;
         break;
     case HZP_ATTN_NORM:
     case HZP_MLP_NORM:
+        rows = !c->no_norm_before;
+        break;
+    case HZP_ATTN_POST:
+    case HZP_MLP_POST:
+        rows = c->norm_after;
+        break;
     case HZP_FINAL_NORM:
     case HZP_ROLE_COUNT:
         break;

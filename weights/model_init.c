@@ -50,7 +50,9 @@ static void init_tensor(const struct init *init, int32_t i, enum hzp_dtype type,
     case HZP_FINAL_NORM:
     case HZP_Q_NORM:
     case HZP_K_NORM:
-        for (size_t j = 0; j < n; j++)
+    case HZP_ATTN_POST:
+    case HZP_MLP_POST:
+        for (size_t j = 0; j < n && !init->layout->config.norm_plus_one; j++)
             store(type, at, j, 1);
         break;
     case HZP_QKV_BIAS:

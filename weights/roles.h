@@ -18,10 +18,12 @@ enum hzp_role {
     HZP_ATTN_NORM,  /* [1][width] */
     HZP_MLP_NORM,   /* [1][width] */
     HZP_QKV_BIAS,   /* [1][(heads + 2 kv_heads) dim]; Qwen2 */
-    HZP_Q_NORM,     /* [1][dim]; Qwen3 */
-    HZP_K_NORM,     /* [1][dim]; Qwen3 */
+    HZP_Q_NORM,     /* [1][dim]; Qwen3; or [1][heads dim]; OLMo 2 */
+    HZP_K_NORM,     /* likewise, with kv_heads */
     HZP_FINAL_NORM, /* [1][width] */
     HZP_HEAD,       /* [vocab][width]; absent when tied */
+    HZP_ATTN_POST,  /* [1][width]: the norm of what attention, or the MLP, adds to the stream */
+    HZP_MLP_POST,   /* [1][width]; OLMo 2, Gemma */
     HZP_ROLE_COUNT
 };
 

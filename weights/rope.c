@@ -246,8 +246,8 @@ static int read_query_beta(const struct hzp_config_source *src, const struct hzp
 }
 
 /* transformers up to version 4: rope_theta and rope_scaling; from 5 on: both in rope_parameters. */
-int hzp_config_read_rope(const struct hzp_config_source *src, const struct hzp_family *family,
-                         struct hzp_model_config *c)
+static int read_rope(const struct hzp_config_source *src, const struct hzp_family *family,
+                     struct hzp_model_config *c)
 {
     static const char *const objects[] = {"rope_scaling", "rope_parameters"};
     const char *where = hzp_config_get(src->root, objects[0]) ? objects[0] : objects[1];
@@ -281,6 +281,60 @@ int hzp_config_read_rope(const struct hzp_config_source *src, const struct hzp_f
         break;
     }
     return read_query_beta(src, family, scaling, c);
+}
+
+/* The rotation of layers with a window, which is plain. *ret_flat becomes the file with the other
+ * layers' where a family without such layers has it, or NULL: it is there already. */
+static int read_local(const struct hzp_config_source *src, const struct hzp_family *family,
+                      struct hzp_model_config *c, json_t **ret_flat)
+{
+    static const char *const names[] = {"full_attention", "sliding_attention"};
+    const char *where = "rope_parameters", *theta = "rope_theta", *type, *key;
+    const json_t *both = hzp_config_get(src->root, where), *object[2];
+    double fallback = family->local_theta;
+    json_t *value;
+    for (int i = 0; i < 2; i++) {
+        object[i] = hzp_config_get(both, names[i]);
+        if (object[i] && !json_is_object(object[i]))
+            return HZP_CONFIG_FAIL(src, HZP_EFORMAT, where, "%s: %s: %s is not an object",
+                                   src->path, where, names[i]);
+    }
+    if (family->local_theta == family->theta) /* one number, unless the file has two */
+        HZP_TRY(hzp_config_real(src, src->root, theta, 1e-3, 1e15, fallback, &fallback));
+    else
+        HZP_TRY(hzp_config_real(src, src->root, "rope_local_base_freq", 1e-3, 1e15, fallback,
+                                &fallback));
+    HZP_TRY(hzp_config_text(src, object[1], "rope_type", &type));
+    bool plain = !type || !strcmp(type, "default");
+    json_object_foreach((json_t *)(uintptr_t)object[1], key, value)
+    {
+        plain &= !strcmp(key, "rope_type") || !strcmp(key, theta) || json_is_null(value);
+    }
+    if (!plain)
+        return HZP_CONFIG_FAIL(src, HZP_EUNSUP, where,
+                               "%s: %s: %s has more than a rope_theta, which is not supported",
+                               src->path, where, names[1]);
+    HZP_TRY(hzp_config_real(src, object[1], theta, 1e-3, 1e15, fallback, &c->rope_local_theta));
+    if (object[0] || object[1]) {
+        *ret_flat = json_copy((json_t *)(uintptr_t)src->root);
+        json_object_del(*ret_flat, where);
+        if (object[0])
+            json_object_set(*ret_flat, where, (json_t *)(uintptr_t)object[0]);
+    }
+    return HZP_OK;
+}
+
+int hzp_config_read_rope(const struct hzp_config_source *src, const struct hzp_family *family,
+                         struct hzp_model_config *c)
+{
+    struct hzp_config_source own = *src;
+    json_t *flat = NULL;
+    if (family->local_theta != 0)
+        HZP_TRY(read_local(src, family, c, &flat));
+    own.root = flat ? flat : src->root;
+    int r = read_rope(&own, family, c);
+    json_decref(flat);
+    return r;
 }
 
 /* The pair that turns `turns` times within the original positions. */
@@ -341,9 +395,15 @@ static double frequency(const struct hzp_model_config *c, int32_t j, int32_t pos
     return (1 - s) * f / c->rope_factor + s * f;
 }
 
-void hzp_rope_table(const struct hzp_model_config *config, int32_t positions, float *table)
+void hzp_rope_table(const struct hzp_model_config *config, bool local, int32_t positions,
+                    float *table)
 {
     struct hzp_model_config c = *config;
+    if (local) {
+        c.rope_scaling = HZP_ROPE_PLAIN;
+        c.rope_theta = c.rope_local_theta;
+        c.rope_amplitude = 1;
+    }
     int32_t dim = c.heads.dim, half = dim / 2;
     c.rotary = c.rotary ? c.rotary : dim;
     double amplitude = c.rope_amplitude != 0 ? c.rope_amplitude : 1;

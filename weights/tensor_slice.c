@@ -15,6 +15,12 @@ int hzp_tensor_slice_check(const struct hzp_model_config *c, int32_t ranks,
                  {"vocabulary", c->vocab}};
     if (ranks < 1)
         return hzp_fail(reterr, HZP_EINVAL, "tensor parallelism over %d ranks", ranks);
+    if (ranks > 1 && (c->norm_after || c->qk_norm_full))
+        return hzp_fail(
+            reterr, HZP_EUNSUP,
+            "tensor parallelism is not supported for model_type %s, whose norms read the "
+            "sums of all ranks",
+            c->family);
     for (int i = 0; i < HZP_COUNT(parts); i++)
         if (parts[i].count % ranks)
             return hzp_fail(reterr, HZP_EINVAL,

@@ -10,7 +10,8 @@
 static bool is_norm(enum hzp_role role)
 {
     return role == HZP_ATTN_NORM || role == HZP_MLP_NORM || role == HZP_FINAL_NORM ||
-           role == HZP_Q_NORM || role == HZP_K_NORM;
+           role == HZP_Q_NORM || role == HZP_K_NORM || role == HZP_ATTN_POST ||
+           role == HZP_MLP_POST;
 }
 
 int hzp_fill_noise(struct hzp_weights *weights, struct hzp_version *draft)

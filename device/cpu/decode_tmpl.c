@@ -24,7 +24,7 @@ struct state {
     float *top, *sum, *value; /* [heads], [heads], [heads][wide] */
 };
 
-/* Chunks first .. last-1 of a segment. */
+/* Chunks first .. last-1 of a segment, counted from the one in which its window begins. */
 struct piece {
     int32_t seg, first, last;
     int32_t part; /* index of its first chunk state in decode.part; -1: it is the whole context */
@@ -59,6 +59,17 @@ struct task {
     struct state all, more;
     struct place ahead;
 };
+
+/* A segment's first chunk that is read, and how many are. */
+static int chunk_first(const struct hzp_attn_paged_args *a, int seg)
+{
+    return hzp_attn_first(a->window, a->segs.pos0[seg]) / CHUNK;
+}
+
+static int chunks_of(const struct hzp_attn_paged_args *a, int seg)
+{
+    return HZP_DIV_UP(a->segs.pos0[seg] + 1, CHUNK) - chunk_first(a, seg);
+}
 
 static size_t row_bytes(const struct decode *w)
 {
@@ -275,6 +286,19 @@ static void choose_rows(const struct decode *w, rows_fn *ret[2])
     }
 }
 
+/* Caps scores of positions p0 .. p1-1; those before the window become -inf. */
+static void scores_bound(const struct task *t, float *score, int p0, int p1)
+{
+    const struct hzp_attn_paged_args *a = t->w->args;
+    int n = p1 - p0, first = hzp_attn_first(a->window, a->segs.pos0[t->seg]) - p0;
+    vf cap = vset(a->cap);
+
+    if (a->cap > 0)
+        EACH(c, n, vstore(score + c, vmul(cap, vtanh(vdiv(vload(score + c, left), cap))), left););
+    for (int c = 0; c < HZP_MIN(first, n); c++)
+        score[c] = -INFINITY;
+}
+
 /* Processes positions p0 .. p1-1, p1 - p0 <= CHUNK. */
 static void chunk_run(struct task *t, int p0, int p1, struct state out)
 {
@@ -285,6 +309,8 @@ static void chunk_run(struct task *t, int p0, int p1, struct state out)
 
     choose_rows(w, rows);
     rows[0](t, p0, p1, out);
+    for (int i = 0; i < heads; i++)
+        scores_bound(t, t->score + i * SCORES, p0, p1);
     for (int i = 0; i < heads; i++)
         out.sum[i] = chunk_softmax(pairs, t->score + i * SCORES, p1 - p0, &out.top[i]);
     memset(out.value, 0, (size_t)heads * (size_t)w->wide * sizeof(*out.value));
@@ -395,7 +421,8 @@ static struct task task_make(const struct decode *w, const struct piece *piece, 
     size_t floats = state_floats(w);
     int h0 = cut * w->kv_each, h1 = HZP_MIN(h0 + w->kv_each, w->args->heads.kv_heads);
     int heads = (h1 - h0) * w->group, context = w->args->segs.pos0[piece->seg] + 1;
-    int first = piece->first * CHUNK, end = HZP_MIN(piece->last * CHUNK, context);
+    int skip = chunk_first(w->args, piece->seg), first = (skip + piece->first) * CHUNK;
+    int end = HZP_MIN((skip + piece->last) * CHUNK, context);
     struct task t = {
         .w = w,
         .seg = piece->seg,
@@ -420,9 +447,10 @@ static void piece_task(void *ctx, int task, int thread)
     int cut = task % w->cuts;
     struct task t = task_make(w, piece, cut, thread);
     int heads = (t.h1 - t.h0) * w->group, context = w->args->segs.pos0[piece->seg] + 1;
+    int skip = chunk_first(w->args, piece->seg);
 
     for (int c = piece->first; c < piece->last; c++) {
-        int p0 = c * CHUNK, p1 = HZP_MIN(p0 + CHUNK, context);
+        int p0 = (skip + c) * CHUNK, p1 = HZP_MIN(p0 + CHUNK, context);
         if (piece->part >= 0) {
             chunk_run(&t, p0, p1, part_at(w, piece->part + c - piece->first, cut));
         } else if (c == 0) {
@@ -444,7 +472,7 @@ static void merge_task(void *ctx, int task, int thread)
     const struct piece *piece = &w->piece[task / w->cuts];
     int cut = task % w->cuts, h0 = cut * w->kv_each;
     int heads = (HZP_MIN(h0 + w->kv_each, w->args->heads.kv_heads) - h0) * w->group;
-    int chunks = HZP_DIV_UP(w->args->segs.pos0[piece->seg] + 1, CHUNK);
+    int chunks = chunks_of(w->args, piece->seg);
     struct state all;
 
     (void)thread;
@@ -468,12 +496,13 @@ static int by_length(const void *a, const void *b)
 
 /* Divides contexts into pieces of at most `most` chunks, in ret (NULL: they are only counted);
  * returns how many, and in *ret_parts how many chunk states they need. */
-static int pieces_cut(const struct hzp_segs *segs, int most, struct piece *ret, int *ret_parts)
+static int pieces_cut(const struct hzp_attn_paged_args *a, int most, struct piece *ret,
+                      int *ret_parts)
 {
     int count = 0, parts = 0;
 
-    for (int s = 0; s < segs->count; s++) {
-        int chunks = HZP_DIV_UP(segs->pos0[s] + 1, CHUNK), part = parts;
+    for (int s = 0; s < a->segs.count; s++) {
+        int chunks = chunks_of(a, s), part = parts;
         for (int c = 0; c < chunks; c += most, count++)
             if (ret)
                 ret[count] =
@@ -501,20 +530,20 @@ static int cpu_attn_decode(struct hzp_lane *lane, const void *args)
     int64_t chunks = 0;
 
     for (int i = 0; i < a->segs.count; i++)
-        chunks += HZP_DIV_UP(a->segs.pos0[i] + 1, CHUNK);
+        chunks += chunks_of(a, i);
     if (threads > 1 && chunks > 0) {
         most = (int)HZP_MAX(chunks / (8 * threads), 1);
         w.cuts = (int)HZP_MIN(HZP_DIV_UP(4 * threads, chunks), a->heads.kv_heads);
         w.kv_each = HZP_DIV_UP(a->heads.kv_heads, w.cuts);
         w.cuts = HZP_DIV_UP(a->heads.kv_heads, w.kv_each);
     }
-    w.pieces = pieces_cut(&a->segs, most, NULL, &parts);
+    w.pieces = pieces_cut(a, most, NULL, &parts);
     size_t list = HZP_ROUND_UP((size_t)w.pieces * sizeof(*w.piece), (size_t)64);
     size_t part = (size_t)parts * (size_t)w.cuts * state_floats(&w) * sizeof(float);
     HZP_TRY(hzp_team_reserve(team, list + part, own_floats(&w) * sizeof(float)));
     w.piece = hzp_team_shared(team);
     w.part = (float *)((char *)hzp_team_shared(team) + list);
-    pieces_cut(&a->segs, most, w.piece, &parts);
+    pieces_cut(a, most, w.piece, &parts);
     qsort(w.piece, (size_t)w.pieces, sizeof(*w.piece), by_length);
     hzp_team_run(team, w.pieces * w.cuts, piece_task, &w);
     if (parts > 0)

@@ -150,29 +150,36 @@ INLINE void head_pack(const struct bwd *b, const struct bwd_work *w, bool pairs,
 }
 
 /* P^T and dS^T of keys j0 .. j0+m-1 and queries i0 + [0, BLOCK) in rows form, and dS woven. */
-INLINE void scores_turn(const struct bwd_work *w, bool pairs, float scale, int n, int j0, int m,
-                        int i0, float *ds_rows)
+INLINE void scores_turn(const struct bwd *b, const struct bwd_work *w, bool pairs, int n, int j0,
+                        int m, int i0, float *ds_rows)
 {
+    float scale = b->args->scale, cap = b->args->cap, count[VL];
     vf factor = vset(scale), base = vset(scale * unit(pairs)), ramp;
-    int last = HZP_MIN(n - i0, BLOCK);
-    float count[VL];
+    int window = b->args->window > 0 ? b->args->window : n;
 
     for (int i = 0; i < VL; i++)
         count[i] = (float)i;
     ramp = vload(count, VL);
     for (int j = 0; j < m; j++) {
         float *s = w->s + j * BLOCK, *dp = w->dp + j * BLOCK;
-        int first = HZP_MAX(j0 + j - i0, 0); /* the first query of the block that sees this key */
+        /* the first query of the block that sees this key, and the end of those */
+        int first = HZP_MAX(j0 + j - i0, 0);
+        int last = HZP_MIN(HZP_MIN(n, j0 + j + window) - i0, BLOCK);
         for (int i = 0; i < BLOCK; i += VL) {
             vf p = vzero(), ds = vzero();
             if (i + VL > first && i < last) {
-                vf x = vsub(vmul(vload(s + i, VL), base), vload(w->lse + i0 + i, VL));
-                p = unit_exp(pairs, x);
+                vf x = vmul(vload(s + i, VL), base), slope = factor;
+                if (cap > 0) {
+                    vf t = vtanh(vmul(vload(s + i, VL), vset(scale / cap)));
+                    x = vmul(t, vset(cap * unit(pairs)));
+                    slope = vmul(vfnma(t, t, vset(1.f)), factor);
+                }
+                p = unit_exp(pairs, vsub(x, vload(w->lse + i0 + i, VL)));
                 if (i < first) /* queries before the key do not see it */
                     p = vselect_from(p, ramp, (float)(first - i));
                 if (i + VL > last)
                     p = vkeep(p, 0, last - i);
-                ds = vmul(vmul(p, vsub(vload(dp + i, VL), vload(w->d + i0 + i, VL))), factor);
+                ds = vmul(vmul(p, vsub(vload(dp + i, VL), vload(w->d + i0 + i, VL))), slope);
             }
             vstore(s + i, p, VL);
             vstore(dp + i, ds, VL);
@@ -196,7 +203,7 @@ INLINE void pair_run(const struct bwd *b, const struct bwd_work *w, bool pairs, 
                      w->q_cols + (size_t)ib * block, w->s, BLOCK, false);
         tile_product(pairs, m, BLOCK, w->kd, w->v_rows + (size_t)j * kd, kd,
                      w->do_cols + (size_t)ib * block, w->dp, BLOCK, false);
-        scores_turn(w, pairs, b->args->scale, n, j, m, i0, ds);
+        scores_turn(b, w, pairs, n, j, m, i0, ds);
         tile_product(pairs, m, w->width, w->kb, w->p, kb, w->do_woven + (size_t)ib * woven,
                      w->dv + (size_t)j * width, width, true);
         tile_product(pairs, m, w->width, w->kb, ds, kb, w->q_woven + (size_t)ib * woven,
@@ -234,7 +241,8 @@ INLINE void bwd_run(const struct bwd *b, const struct bwd_work *w, bool pairs, i
         head_pack(b, w, pairs, r0, n, head);
         for (int jb = 0; jb < blocks; jb++)
             for (int ib = jb; ib < blocks; ib++)
-                pair_run(b, w, pairs, n, jb, ib);
+                if (hzp_attn_first(a->window, ib * BLOCK) < (jb + 1) * BLOCK)
+                    pair_run(b, w, pairs, n, jb, ib);
         for (int ib = 0; ib < blocks; ib++) { /* `turn` receives dQ, transposed back */
             for (int c = 0; c < dim; c += BLOCK) {
                 int part = HZP_MIN(BLOCK, dim - c);

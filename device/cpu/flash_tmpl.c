@@ -23,7 +23,8 @@ enum {
 struct flash {
     struct hzp_mat qkv, out;
     struct hzp_heads heads;
-    float scale;
+    float scale, cap;
+    int window;
     int64_t before;                          /* rows of qkv before the rows of out */
     float *lse;                              /* NULL: not stored */
     const struct hzp_attn_paged_args *paged; /* NULL: keys are in the rows of qkv */
@@ -315,19 +316,38 @@ INLINE void scores_scale(const struct flash_work *w, int m, int cols)
         }
 }
 
+/* Scales and caps scores of rows i0 .. i0+m-1; those of keys before a row's window become -inf. */
+static __attribute__((noinline)) void scores_bound(const struct flash *f, float *s, int i0, int m,
+                                                   int pos, int k0, int cols)
+{
+    int group = f->heads.heads / f->heads.kv_heads;
+    vf cap = vset(f->cap), by = vset(f->cap > 0 ? f->scale / f->cap : f->scale);
+
+    for (int i = 0; i < m; i++, s += BLOCK) {
+        int first = hzp_attn_first(f->window, pos + (i0 + i) / group) - k0;
+        for (int c = 0; c < cols; c += VL) {
+            vf x = vmul(vload(s + c, VL), by);
+            vstore(s + c, f->cap > 0 ? vmul(cap, vtanh(x)) : x, VL);
+        }
+        for (int c = 0; c < HZP_MIN(first, cols); c++)
+            s[c] = -INFINITY;
+    }
+}
+
 /* Adds the contribution of the packed keys k0 .. k0+keys-1 to all rows.  pos: of the first
  * query. */
 INLINE void block_run(const struct flash *f, const struct flash_work *w, bool pairs, int rows,
                       int pos, int k0, int keys)
 {
     int group = f->heads.heads / f->heads.kv_heads, kb = k_dwords(pairs, BLOCK);
+    bool bound = f->window > 0 || f->cap > 0;
 
     for (int i0 = 0, m; i0 < rows; i0 += m) {
         m = HZP_MIN(rows - i0, PART);
         /* keys that the last of these rows sees */
         int seen = HZP_MIN(keys, pos + (i0 + m - 1) / group - k0 + 1);
         int cols = HZP_ROUND_UP(seen, VL);
-        if (seen <= 0)
+        if (seen <= 0 || hzp_attn_first(f->window, pos + i0 / group) >= k0 + keys)
             continue;
         if (pairs)
             scores_pairs(m, cols, (int)w->k, w->q + (size_t)i0 * w->k, w->k, w->keys, w->s);
@@ -335,7 +355,9 @@ INLINE void block_run(const struct flash *f, const struct flash_work *w, bool pa
             scores_floats(m, cols, (int)w->k, w->q + (size_t)i0 * w->k, w->k, w->keys, w->s);
         if (w->k_scale)
             scores_scale(w, m, cols);
-        softmax_rows(w, pairs, i0, m, group, pos - k0 + 1, keys, cols, f->scale);
+        if (bound)
+            scores_bound(f, w->s, i0, m, pos, k0, cols);
+        softmax_rows(w, pairs, i0, m, group, pos - k0 + 1, keys, cols, bound ? 1 : f->scale);
         float *o = w->o + (size_t)i0 * (size_t)w->width;
         if (pairs)
             values_pairs(m, w->width, k_dwords(true, seen), kb, w->p, w->values, o, w->less);
@@ -359,7 +381,7 @@ INLINE void flash_run(const struct flash *f, const struct flash_work *w, bool pa
     }
     memset(w->sum, 0, (size_t)rows * VL * sizeof(float));
     memset(w->o, 0, (size_t)rows * (size_t)w->width * sizeof(float));
-    for (int k0 = 0; k0 < pos + n; k0 += BLOCK) {
+    for (int k0 = hzp_attn_first(f->window, pos) / BLOCK * BLOCK; k0 < pos + n; k0 += BLOCK) {
         int keys = HZP_MIN(BLOCK, pos + n - k0);
 
         block_load(f, w, pairs, seg, h, k0, keys, false);
@@ -422,6 +444,8 @@ static int cpu_attn_prefill(struct hzp_lane *lane, const void *args)
                       .out = a->out,
                       .heads = a->heads,
                       .scale = a->scale,
+                      .cap = a->cap,
+                      .window = a->window,
                       .paged = a,
                       .segs = &a->segs,
                       .team = hzp_cpu_team(lane)};
@@ -435,6 +459,8 @@ static int cpu_attn_packed(struct hzp_lane *lane, const void *args)
                       .out = a->out,
                       .heads = a->heads,
                       .scale = a->scale,
+                      .cap = a->cap,
+                      .window = a->window,
                       .before = a->qkv.rows - a->out.rows,
                       .lse = a->lse,
                       .segs = &a->segs,

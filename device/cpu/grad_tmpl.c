@@ -82,6 +82,18 @@ static void no_loss(const struct hzp_xent_args *a, int r, void *dx)
         memset(dx, 0, (size_t)a->x.cols * (a->dx.type == HZP_F32 ? 4 : 2));
 }
 
+/* dx of a row of capped logits, ascending as in xent_row. */
+static void gradient_capped(const struct hzp_xent_args *a, const float *x, void *dx, vf each,
+                            vf times, vf high, vf low)
+{
+    vf cap = vset(a->cap);
+    EACH(c, a->x.cols, {
+        vf v = vload(x + c, left), t = vdiv(v, cap);
+        vf e = vmul(each, vexp(vsub(vfma(v, times, high), low)));
+        vput(dx, (size_t)c, a->dx.type, vmul(vfnma(t, t, vset(1.f)), e), left);
+    });
+}
+
 static void xent_row(const struct hzp_xent_args *a, int r)
 {
     const float *x = hzp_cpu_row(&a->x, r);
@@ -100,11 +112,17 @@ static void xent_row(const struct hzp_xent_args *a, int r)
     if (!dx)
         return;
     /* Before dx is written, which may lie on x, in BF16, too. */
-    float hit = (float)(by * (exp(lp) - 1));
+    double t = a->cap > 0 ? x[target] / (double)a->cap : 0;
+    float hit = (float)(by * (exp(lp) - 1) * (1 - t * t));
     /* lse is split into high and low: the rounding error of a float near 200 would be a relative
      * error of 8e-6 in every probability, while x - high is exact where it matters. */
     vf high = vset(-(float)lse), low = vset((float)(lse - (float)lse));
     vf each = vset((float)by), times = vset(scale);
+    if (a->cap > 0) {
+        gradient_capped(a, x, dx, each, times, high, low);
+        vput(dx, (size_t)target, a->dx.type, vset(hit), 1);
+        return;
+    }
     if (a->dx.type ==
         HZP_BF16) { /* ascending: what is written lies below what is still to be read */
         EACH(c, cols,
@@ -212,14 +230,15 @@ INLINE void rmsnorm_bwd_row(const struct hzp_rmsnorm_bwd_args *a, int r, enum hz
     EACH(c, cols, {
         vf n = vmul(vload(x + c, left), rstd);
         vf g = vmul(vget(dy, (size_t)c, dy_type, left), n);
-        dot = vfma(g, vget(a->w.ptr, (size_t)c, w_type, left), dot);
+        dot = vfma(g, vweight(&a->w, (size_t)c, w_type, a->plus_one, left), dot);
         if (dw)
             vstore(dw + c, vadd(vload(dw + c, left), g), left);
     });
     vf mean = vset(vsum(dot) / (float)cols);
     EACH(c, cols, {
         vf n = vmul(vload(x + c, left), rstd);
-        vf dn = vmul(vget(dy, (size_t)c, dy_type, left), vget(a->w.ptr, (size_t)c, w_type, left));
+        vf dn = vmul(vget(dy, (size_t)c, dy_type, left),
+                     vweight(&a->w, (size_t)c, w_type, a->plus_one, left));
         vstore(dx + c, vfma(rstd, vfnma(n, mean, dn), vload(dx + c, left)), left);
     });
 }
@@ -302,7 +321,7 @@ INLINE void rope_bwd_head(const struct hzp_rope_bwd_args *a, const struct hzp_ma
         vf n = vmul(vget(x, (size_t)j, type, left), rstd);
         vf g = vload(dn + j, left);
         vstore(dw + j, vfma(g, n, vload(dw + j, left)), left);
-        g = vmul(g, vget(norm->ptr, (size_t)j, type, left));
+        g = vmul(g, vweight(norm, (size_t)j, type, a->plus_one, left));
         vstore(dn + j, g, left);
         dot = vfma(g, n, dot);
     });
@@ -382,9 +401,12 @@ INLINE void swiglu_bwd_row(const struct hzp_swiglu_bwd_args *a, int r, enum hzp_
         vf g = vget(x, i, type, left);
         vf u = vget(x, width + i, type, left);
         vf d = vget(dy, i, type, left);
-        vf s = vdiv(one, vadd(one, vexp(vsub(vzero(), g))));
+        vf z = a->gelu ? gelu_sigmoid_of(g) : g, by = g;
+        if (a->gelu)
+            by = vmul(g, vfma(vmul(g, g), vset(3 * HZP_GELU_3), vset(HZP_GELU_1)));
+        vf s = vdiv(one, vadd(one, vexp(vsub(vzero(), z))));
         vf ds = vmul(d, s);
-        vput(dx, i, type, vmul(vmul(ds, u), vfma(g, vsub(one, s), one)), left);
+        vput(dx, i, type, vmul(vmul(ds, u), vfma(by, vsub(one, s), one)), left);
         vput(dx, width + i, type, vmul(ds, g), left);
     });
 }

@@ -50,9 +50,14 @@ INLINE void rmsnorm_row(const struct hzp_rmsnorm_args *a, int r, enum hzp_dtype 
     }
     float rstd = 1.f / sqrtf(vsum(vadd(s0, s1)) / (float)cols + a->eps);
     vf scale = vset(rstd);
+    const float *add = a->add.ptr ? hzp_cpu_row(&a->add, r) : NULL;
     EACH(i, cols, {
-        vf w = vget(a->w.ptr, (size_t)i, type, left);
-        vput(y, (size_t)i, type, vmul(vmul(vload(x + i, left), scale), w), left);
+        vf w = vweight(&a->w, (size_t)i, type, a->plus_one, left);
+        vf n = vmul(vmul(vload(x + i, left), scale), w);
+        if (add)
+            vstore((float *)y + i, vadd(vload(add + i, left), n), left);
+        else
+            vput(y, (size_t)i, type, n, left);
     });
     if (a->rstd)
         a->rstd[r] = rstd;
@@ -61,7 +66,7 @@ INLINE void rmsnorm_row(const struct hzp_rmsnorm_args *a, int r, enum hzp_dtype 
 static void rmsnorm_rows(void *ctx, int begin, int end, int thread)
 {
     const struct hzp_rmsnorm_args *a = ctx;
-    if (a->y.type == HZP_BF16)
+    if (a->w.type == HZP_BF16)
         for (int r = begin; r < end; r++)
             rmsnorm_row(a, r, HZP_BF16);
     else
@@ -101,8 +106,8 @@ INLINE void rope_head(const struct hzp_rope_args *a, const struct hzp_mat *norm,
         vf c = vload(cs + lo, left);
         vf s = vload(cs + hi, left);
         if (norm->ptr) {
-            p = vmul(vmul(p, scale), vget(norm->ptr, lo, type, left));
-            q = vmul(vmul(q, scale), vget(norm->ptr, hi, type, left));
+            p = vmul(vmul(p, scale), vweight(norm, lo, type, a->plus_one, left));
+            q = vmul(vmul(q, scale), vweight(norm, hi, type, a->plus_one, left));
         }
         vput(y, lo, type, vfnma(q, s, vmul(p, c)), left);
         vput(y, hi, type, vfma(p, s, vmul(q, c)), left);
@@ -177,7 +182,8 @@ INLINE void swiglu_row(const struct hzp_swiglu_args *a, int r, enum hzp_dtype ty
     EACH(c, a->y.cols, {
         vf g = vget(x, (size_t)c, type, left);
         vf u = vget(x, width + (size_t)c, type, left);
-        vf s = vdiv(g, vadd(vset(1.f), vexp(vsub(vzero(), g))));
+        vf z = a->gelu ? gelu_sigmoid_of(g) : g;
+        vf s = vdiv(g, vadd(vset(1.f), vexp(vsub(vzero(), z))));
         vput(y, (size_t)c, type, vmul(s, u), left);
     });
 }
@@ -242,8 +248,9 @@ static void scale_piece(const struct hzp_cast_args *a, int n, const char *x, cha
     EACH(c, n,
          vf v =
              from ? vload((const float *)x + c, left) : vload_bf16((const uint16_t *)x + c, left);
-         v = vmul(v, vset(a->scale)); if (to) vstore((float *)y + c, v, left);
-         else vstore_bf16((uint16_t *)y + c, v, left););
+         v = vmul(v, vset(a->scale != 0 ? a->scale : 1));
+         if (a->cap > 0) v = vmul(vset(a->cap), vtanh(vdiv(v, vset(a->cap))));
+         if (to) vstore((float *)y + c, v, left); else vstore_bf16((uint16_t *)y + c, v, left););
 }
 
 static void cast_pieces(void *ctx, int begin, int end, int thread)
@@ -257,7 +264,7 @@ static void cast_pieces(void *ctx, int begin, int end, int thread)
         char *y = hzp_cpu_row(&a->y, i / across);
         x += (size_t)c0 * (a->x.type == HZP_F32 ? 4 : 2);
         y += (size_t)c0 * (a->y.type == HZP_F32 ? 4 : 2);
-        if (a->scale && a->scale != 1)
+        if ((a->scale && a->scale != 1) || a->cap > 0)
             scale_piece(a, n, x, y);
         else if (a->x.type == a->y.type)
             memmove(y, x, (size_t)n * (a->x.type == HZP_F32 ? 4 : 2));

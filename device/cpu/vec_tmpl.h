@@ -407,11 +407,30 @@ INLINE float vsum(vf a)
     return v4_sum(vfold4(a));
 }
 
+/* Absolute error below 3e-7. */
+INLINE vf vtanh(vf x)
+{
+    vf e = vexp(vmul(vset(2.f), vmax(vset(-16.f), vmin(vset(16.f), x)))), one = vset(1.f);
+    return vdiv(vsub(e, one), vadd(e, one));
+}
+
+/* GELU by tanh is g / (1 + exp(-z)) of this z. */
+INLINE vf gelu_sigmoid_of(vf g)
+{
+    return vmul(g, vfma(vmul(g, g), vset(HZP_GELU_3), vset(HZP_GELU_1)));
+}
+
 /* Elements from i on of an F32 or BF16 array. */
 INLINE vf vget(const void *p, size_t i, enum hzp_dtype type, int left)
 {
     return type == HZP_BF16 ? vload_bf16((const uint16_t *)p + i, left)
                             : vload((const float *)p + i, left);
+}
+/* The same of a norm's weights. */
+INLINE vf vweight(const struct hzp_mat *w, size_t i, enum hzp_dtype type, bool plus_one, int left)
+{
+    vf v = vget(w->ptr, i, type, left);
+    return plus_one ? vadd(v, vset(1.f)) : v;
 }
 INLINE void vput(void *p, size_t i, enum hzp_dtype type, vf x, int left)
 {

@@ -50,6 +50,12 @@ static __host__ __device__ inline int piece_length(int n, int stretch)
     return (n > LONG_FROM ? LONG : SHORT) * stretch;
 }
 
+/* Where the 16 tokens begin in which the window of a sequence's last row begins. */
+static __device__ __forceinline__ int window_from(const struct hzp_attn_paged_args &a, int seq)
+{
+    return first_seen(a.window, a.segs.pos0[seq]) / STEP * STEP;
+}
+
 static __host__ __device__ inline int pieces_of(int n, int stretch)
 {
     return HZP_DIV_UP(n, piece_length(n, stretch));
@@ -250,7 +256,7 @@ static __device__ __forceinline__ void scores(const state<D, TALL> &s, const uin
 /* Turns scores into weights and rescales the previous sums to the new maximum. */
 template <int D, bool TALL>
 static __device__ __forceinline__ void weights(state<D, TALL> &s, float (&c)[2][4], float scale,
-                                               int t0, int end)
+                                               int t0, int first, int end)
 {
     int l = threadIdx.x % 4;
 #pragma unroll
@@ -259,7 +265,8 @@ static __device__ __forceinline__ void weights(state<D, TALL> &s, float (&c)[2][
 #pragma unroll
         for (int i = 0; i < 4; i++) {
             float &x = c[i / 2][2 * r + i % 2];
-            x = t0 + i / 2 * 8 + 2 * l + i % 2 < end ? x * scale : -INFINITY;
+            int t = t0 + i / 2 * 8 + 2 * l + i % 2;
+            x = t < end && t >= first ? x * scale : -INFINITY;
             top = fmaxf(top, x);
         }
         top = quad_max(top);
@@ -383,7 +390,7 @@ struct work {
  * those fit. */
 static __device__ struct work work_list(const struct decode_args &d, int *first, int *kept)
 {
-    const int32_t *pos0 = d.a.segs.pos0;
+    auto length = [&](int i) { return d.a.segs.pos0[i] + 1 - window_from(d.a, i); };
     int count = d.a.segs.count, each = HZP_DIV_UP(count, WARPS * 32);
     int from = min((int)threadIdx.x * each, count), to = min(from + each, count);
     struct work work = {0, 1};
@@ -391,7 +398,7 @@ static __device__ struct work work_list(const struct decode_args &d, int *first,
     for (;; work.stretch *= 2) {
         mine = make_int2(0, 0);
         for (int i = from; i < to; i++) {
-            int pieces = pieces_of(pos0[i] + 1, work.stretch);
+            int pieces = pieces_of(length(i), work.stretch);
             mine.x += pieces;
             mine.y += pieces > 1 ? pieces : 0;
         }
@@ -400,7 +407,7 @@ static __device__ struct work work_list(const struct decode_args &d, int *first,
     }
     int2 before = sums_before<WARPS * 32>(mine, &work.pieces);
     for (int i = from; i < to; i++) {
-        int pieces = pieces_of(pos0[i] + 1, work.stretch);
+        int pieces = pieces_of(length(i), work.stretch);
         first[i] = before.x;
         kept[i] = before.y;
         before.x += pieces;
@@ -444,8 +451,11 @@ static __device__ __forceinline__ void attend(const struct decode_args &d, struc
     HZP_SHARED(float, sums, [WARPS][ROWS][D + 2]);
     const struct hzp_attn_paged_args &a = d.a;
     int seq = item.seq, kv_head = item.rank / d.tiles, tile = item.rank % d.tiles;
-    int n = a.segs.pos0[seq] + 1, length = piece_length(n, item.stretch);
-    int begin = item.piece * length, end = min(n, begin + length);
+    constexpr bool WINDOWS = !(TALL && D == 128); /* there are no registers left for them */
+    int from = WINDOWS ? window_from(a, seq) : 0;
+    int first = WINDOWS ? first_seen(a.window, a.segs.pos0[seq]) : 0;
+    int n = a.segs.pos0[seq] + 1 - from, length = piece_length(n, item.stretch);
+    int begin = from + item.piece * length, end = min(from + n, begin + length);
     int pieces = HZP_DIV_UP(n, length);
     int group = a.heads.heads / a.heads.kv_heads, rows = min(group - tile * 16, 16);
     int head0 = kv_head * group + tile * 16, warp = threadIdx.x / 32;
@@ -467,7 +477,7 @@ static __device__ __forceinline__ void attend(const struct decode_args &d, struc
         scores<D, TALL>(s, k, c);
         if constexpr (CODES)
             times<TALL>(c, k_scale);
-        weights<D, TALL>(s, c, d.scale, t0, end);
+        weights<D, TALL>(s, c, d.scale, t0, first, end);
         if constexpr (CODES)
             times<TALL>(c, v_scale);
         weigh<D, TALL>(s, v, c);
@@ -563,19 +573,21 @@ extern "C" int hzp_cuda_attn_decode(struct hzp_lane *lane, const void *args)
     bool fits = a->qkv.type == HZP_BF16 && (dim == 64 || dim == 128) &&
                 (uintptr_t)a->kv.k % 16 == 0 && (uintptr_t)a->kv.v % 16 == 0 &&
                 (int64_t)a->kv.pages * a->kv.page_rows * a->heads.kv_heads <= INT32_MAX &&
-                d.ranks <= HZP_CUDA_COUNTERS / SEQS;
+                d.ranks <= HZP_CUDA_COUNTERS / SEQS && !a->cap &&
+                !(a->window && dim == 128 && group > 8);
     if (!fits) {
         hzp_device_fallback(lane->dev, HZP_FALLBACK_attention, a->heads.heads, a->heads.kv_heads,
-                            dim, "decode of a type, width or alignment without a kernel");
+                            dim, "decode of a type, width, alignment or cap without a kernel");
         return hzp_cuda_attn_paged_plain(lane, a);
     }
     const char *slow = NULL;
-    if (hzp_cuda_decode_bulk_fits(lane, a)) {
+    bool bulk = !a->window; /* the copy engine's kernel knows no windows */
+    if (bulk && hzp_cuda_decode_bulk_fits(lane, a)) {
         int r = hzp_cuda_decode_bulk(lane, a);
         if (r != HZP_EUNSUP)
             return r;
         slow = "the driver describes no pages to the copy engine";
-    } else if (hzp_cuda_device(lane)->bulk) {
+    } else if (bulk && hzp_cuda_device(lane)->bulk) {
         slow = "the copy engine takes pages of a multiple of 16 rows, and aligned scales and rows";
     }
     if (slow)

@@ -24,7 +24,7 @@ struct flash_args {
     struct hzp_heads heads;
     float *lse;  /* packed, may be NULL */
     float scale; /* includes log2(e): scores are exponents of 2 */
-    int tiles;
+    int window, tiles;
 };
 
 template <int D, class S> struct flash_memory {
@@ -59,10 +59,11 @@ static __device__ __forceinline__ void tile_scores(const flash_state<D> &s, uint
         }
 }
 
-/* Turns scores into weights.  limit: how many of the tile's keys row g of this warp sees. */
+/* Turns scores into weights.  limit: how many of the tile's keys row g of this warp sees, if it sees
+ * those from `first` on. */
 template <int D>
 static __device__ __forceinline__ void tile_weights(flash_state<D> &s, float (&c)[8][4],
-                                                    float scale, int limit)
+                                                    float scale, int first, int limit)
 {
     int l = threadIdx.x % 4;
 #pragma unroll
@@ -73,11 +74,13 @@ static __device__ __forceinline__ void tile_weights(flash_state<D> &s, float (&c
 #pragma unroll
             for (int k = 0; k < 2; k++) {
                 float &x = c[i][2 * r + k];
-                x = 8 * i + 2 * l + k < limit + 8 * r ? x * scale : -INFINITY;
+                int at = 8 * i + 2 * l + k - 8 * r;
+                x = at < limit && at >= first ? x * scale : -INFINITY;
                 top = fmaxf(top, x);
             }
         top = quad_max(top);
-        float from = top == -INFINITY ? 0 : top; /* a row past the end sees no key */
+        float from =
+            top == -INFINITY ? 0 : top; /* no key was seen yet, or the row is past the end */
         float shrink = exp_2(s.top[r] - from), sum = 0;
         s.top[r] = top;
 #pragma unroll
@@ -216,7 +219,8 @@ static __global__ void __launch_bounds__(FLASH_THREADS) flash(flash_args a)
     uint32_t v_tile = shared_at(m.v[0]);
     const uint16_t *q = row_of<uint16_t>(a.qkv, a.qkv.rows - a.out.rows + row0 + first) + head * D;
     tile_fetch<D, FLASH_TILE>(q_tile, there, [&](int r) { return q + (int64_t)r * a.qkv.stride; });
-    tiles_fetch<D, S>(m, source, 0, keys, 0);
+    int begin = first_seen(a.window, pos) / FLASH_TILE * FLASH_TILE;
+    tiles_fetch<D, S>(m, source, begin, keys - begin, 0);
 
     flash_state<D> s;
     s.top[0] = s.top[1] = -INFINITY;
@@ -224,14 +228,14 @@ static __global__ void __launch_bounds__(FLASH_THREADS) flash(flash_args a)
 #pragma unroll
     for (int i = 0; i < D / 8; i++)
         s.o[i][0] = s.o[i][1] = s.o[i][2] = s.o[i][3] = 0;
-    for (int p0 = 0, turn = 0; p0 < keys; p0 += FLASH_TILE, turn ^= 1) {
+    for (int p0 = begin, turn = 0; p0 < keys; p0 += FLASH_TILE, turn ^= 1) {
         if (p0 + FLASH_TILE < keys)
             tiles_fetch<D, S>(m, source, p0 + FLASH_TILE, keys - p0 - FLASH_TILE, turn ^ 1);
         else
             copy_commit(); /* an empty group keeps the count of the wait below the same */
         copy_wait<1>();
         __syncthreads();
-        if (p0 == 0)
+        if (p0 == begin)
 #pragma unroll
             for (int k = 0; k < D / 16; k++)
                 load_a<D>(s.q[k], q_tile, 16 * warp, k);
@@ -239,7 +243,8 @@ static __global__ void __launch_bounds__(FLASH_THREADS) flash(flash_args a)
         tile_scores<D>(s, k_tile + turn * BYTES, c);
         if constexpr (S::CODES)
             tile_times(c, m.scale[turn][0]);
-        tile_weights<D>(s, c, a.scale, pos + 16 * warp + g + 1 - p0);
+        int seen = pos + 16 * warp + g + 1 - p0;
+        tile_weights<D>(s, c, a.scale, a.window > 0 ? seen - a.window : -8, seen);
         if constexpr (S::CODES)
             tile_times(c, m.scale[turn][1]);
         tile_weigh<D>(s, v_tile + turn * BYTES, c);
@@ -274,8 +279,8 @@ static int own_prefill(struct hzp_lane *lane, const void *args)
     struct hzp_attn_paged_args p = *(const struct hzp_attn_paged_args *)args;
     int dim = p.heads.dim;
     hzp_cuda_pages_staged(lane, &p);
-    flash_args a = {p.qkv,         p.out,   p.kv,    p.segs,  p.page, p.line,
-                    p.page_stride, p.heads, nullptr, p.scale, 0};
+    flash_args a = {p.qkv,         p.out,   p.kv,    p.segs,  p.page,   p.line,
+                    p.page_stride, p.heads, nullptr, p.scale, p.window, 0};
     if (p.kv.type == HZP_E4M3)
         return dim == 64 ? launch<64, page_rows<uint8_t>>(lane, a, "attn_prefill")
                          : launch<128, page_rows<uint8_t>>(lane, a, "attn_prefill");
@@ -290,11 +295,12 @@ extern "C" int hzp_cuda_attn_prefill(struct hzp_lane *lane, const void *args)
     if (p.segs.count == 0)
         return HZP_OK;
     if (flash_fits(&p.qkv, dim) && flash_fits(&p.out, dim) && (uintptr_t)p.kv.k % 16 == 0 &&
-        (uintptr_t)p.kv.v % 16 == 0)
-        return hzp_cudnn_attention(lane, HZP_OP_attn_prefill, args, own_prefill);
+        (uintptr_t)p.kv.v % 16 == 0 && !p.cap)
+        return p.window ? own_prefill(lane, args)
+                        : hzp_cudnn_attention(lane, HZP_OP_attn_prefill, args, own_prefill);
     hzp_cuda_pages_staged(lane, &p);
     hzp_device_fallback(lane->dev, HZP_FALLBACK_attention, p.heads.heads, p.heads.kv_heads, dim,
-                        "prompts of a type, width or alignment without a kernel");
+                        "prompts of a type, width, alignment or cap without a kernel");
     return hzp_cuda_attn_paged_plain(lane, &p);
 }
 
@@ -302,7 +308,8 @@ static int own_packed(struct hzp_lane *lane, const void *args)
 {
     struct hzp_attn_packed_args p = *(const struct hzp_attn_packed_args *)args;
     segs_stage(lane, &p.segs);
-    flash_args a = {p.qkv, p.out, {}, p.segs, nullptr, nullptr, 0, p.heads, p.lse, p.scale, 0};
+    flash_args a = {p.qkv, p.out,   {},    p.segs,  nullptr,  nullptr,
+                    0,     p.heads, p.lse, p.scale, p.window, 0};
     return p.heads.dim == 64 ? launch<64, packed_rows>(lane, a, "attn_packed")
                              : launch<128, packed_rows>(lane, a, "attn_packed");
 }
@@ -313,10 +320,11 @@ extern "C" int hzp_cuda_attn_packed(struct hzp_lane *lane, const void *args)
     int dim = p.heads.dim;
     if (p.segs.count == 0)
         return HZP_OK;
-    if (flash_fits(&p.qkv, dim) && flash_fits(&p.out, dim))
-        return hzp_cudnn_attention(lane, HZP_OP_attn_packed, args, own_packed);
+    if (flash_fits(&p.qkv, dim) && flash_fits(&p.out, dim) && !p.cap)
+        return p.window ? own_packed(lane, args)
+                        : hzp_cudnn_attention(lane, HZP_OP_attn_packed, args, own_packed);
     segs_stage(lane, &p.segs);
     hzp_device_fallback(lane->dev, HZP_FALLBACK_attention, p.heads.heads, p.heads.kv_heads, dim,
-                        "training of a type, width or alignment without a kernel");
+                        "training of a type, width, alignment or cap without a kernel");
     return hzp_cuda_attn_packed_plain(lane, &p);
 }

@@ -131,7 +131,8 @@ template <int D> static __global__ void __launch_bounds__(FLASH_THREADS) bwd_key
     tile_fetch<D, FLASH_TILE>(shared_at(m.v), there,
                               [&](int r) { return k_from + v_col - k_col + r * stride; });
     /* the queries that see these keys: from `first` on, for each head of the group */
-    int steps = (rows - first + STEP - 1) / STEP, all = steps * group;
+    int end = a.window > 0 ? min(rows, first + there - 1 + a.window) : rows;
+    int steps = (end - first + STEP - 1) / STEP, all = steps * group;
     auto fetch = [&](int step, int into) {
         int head = kv_head * group + step / steps, q0 = first + step % steps * STEP;
         const uint16_t *q = row_of<uint16_t>(a.qkv, row0 + q0) + head * D;
@@ -165,7 +166,8 @@ template <int D> static __global__ void __launch_bounds__(FLASH_THREADS) bwd_key
 #pragma unroll
             for (int e = 0; e < 4; e++) {
                 int query = 8 * i + 2 * l + e % 2, key = first + 16 * warp + g + e / 2 * 8;
-                float prob = key <= q0 + query ? exp_2(p[i][e] * b.scale2 - m.lse[turn][query]) : 0;
+                bool sees = key <= q0 + query && key >= first_seen(a.window, q0 + query);
+                float prob = sees ? exp_2(p[i][e] * b.scale2 - m.lse[turn][query]) : 0;
                 p[i][e] = prob;
                 ds[i][e] = prob * (ds[i][e] - m.delta[turn][query]) * a.scale;
             }
@@ -212,7 +214,8 @@ template <int D> static __global__ void __launch_bounds__(FLASH_THREADS) bwd_row
                             [&](int r) { return k + v_col - k_col + (p0 + r) * stride; });
         copy_commit();
     };
-    fetch(0, 0);
+    int begin = first_seen(a.window, first) / STEP * STEP;
+    fetch(begin, 0);
     float lse[2], delta[2], dq[D / 8][4] = {};
     for (int r = 0; r < 2; r++) {
         int at = 16 * warp + g + 8 * r;
@@ -220,7 +223,7 @@ template <int D> static __global__ void __launch_bounds__(FLASH_THREADS) bwd_row
         lse[r] = at < there ? a.lse[from] * 1.44269504f : INFINITY;
         delta[r] = at < there ? b.delta[from] : 0;
     }
-    for (int p0 = 0, turn = 0; p0 < keys; p0 += STEP, turn ^= 1) {
+    for (int p0 = begin, turn = 0; p0 < keys; p0 += STEP, turn ^= 1) {
         if (p0 + STEP < keys)
             fetch(p0 + STEP, turn ^ 1);
         else
@@ -235,7 +238,8 @@ template <int D> static __global__ void __launch_bounds__(FLASH_THREADS) bwd_row
 #pragma unroll
             for (int e = 0; e < 4; e++) {
                 int key = p0 + 8 * i + 2 * l + e % 2, query = first + 16 * warp + g + e / 2 * 8;
-                float prob = key <= query ? exp_2(p[i][e] * b.scale2 - lse[e / 2]) : 0;
+                bool sees = key <= query && key >= first_seen(a.window, query);
+                float prob = sees ? exp_2(p[i][e] * b.scale2 - lse[e / 2]) : 0;
                 ds[i][e] = prob * (ds[i][e] - delta[e / 2]) * a.scale;
             }
         product_cols<D>(dq, ds, shared_at(m.k[turn]), 0);
@@ -299,11 +303,12 @@ extern "C" int hzp_cuda_attn_packed_bwd(struct hzp_lane *lane, const void *args)
     if (a->segs.count == 0)
         return HZP_OK;
     if (flash_fits(&a->qkv, dim) && flash_fits(&a->dout, dim) && flash_fits(&a->out, dim) &&
-        flash_fits(&a->dqkv, dim))
-        return hzp_cudnn_attention(lane, HZP_OP_attn_packed_bwd, args, own_packed_bwd);
+        flash_fits(&a->dqkv, dim) && !a->cap)
+        return a->window ? own_packed_bwd(lane, args)
+                         : hzp_cudnn_attention(lane, HZP_OP_attn_packed_bwd, args, own_packed_bwd);
     if (!bwd_begin(lane, args, &b))
         return no_room(lane);
     hzp_device_fallback(lane->dev, HZP_FALLBACK_attention, a->heads.heads, a->heads.kv_heads, dim,
-                        "gradients of a type, width or alignment without a kernel");
+                        "gradients of a type, width, alignment or cap without a kernel");
     return hzp_cuda_attn_packed_bwd_plain(lane, &b.a);
 }

@@ -113,9 +113,11 @@ template <class T, int N, bool OVER, bool MORE> static __global__ void xent(stru
             continue;
 #pragma unroll
         for (int k = 0; k < N; k++)
-            v[k] = target < 0 ? 0
-                              : by * (expf(fmaf(v[k], scale, -top)) * share -
-                                      (c + k == target ? 1.0f : 0.0f));
+            v[k] =
+                target < 0
+                    ? 0
+                    : by * cap_slope(v[k], a.cap) *
+                          (expf(fmaf(v[k], scale, -top)) * share - (c + k == target ? 1.0f : 0.0f));
         store_n(dx + c, v);
     }
 }
@@ -321,7 +323,7 @@ template <class T, class W, int N> static __global__ void rmsnorm_bwd(struct hzp
     const float *x = row_of<float>(a.x, r);
     const T *dy = row_of<T>(a.dy, r);
     const W *weight = (const W *)a.w.ptr;
-    float *dx = row_of<float>(a.dx, r), rstd = a.rstd[r], sum = 0;
+    float *dx = row_of<float>(a.dx, r), rstd = a.rstd[r], sum = 0, plus = a.plus_one ? 1.0f : 0.0f;
     for (int c = threadIdx.x * N; c < cols; c += blockDim.x * N) {
         float n[N], d[N], w[N];
         load_n(x + c, n);
@@ -329,7 +331,7 @@ template <class T, class W, int N> static __global__ void rmsnorm_bwd(struct hzp
         load_n(weight + c, w);
 #pragma unroll
         for (int k = 0; k < N; k++)
-            sum += d[k] * w[k] * (n[k] * rstd);
+            sum += d[k] * (w[k] + plus) * (n[k] * rstd);
     }
     float mean = block_sum(sum) / cols;
     for (int c = threadIdx.x * N; c < cols; c += blockDim.x * N) {
@@ -340,7 +342,7 @@ template <class T, class W, int N> static __global__ void rmsnorm_bwd(struct hzp
         load_n(dx + c, to);
 #pragma unroll
         for (int k = 0; k < N; k++)
-            to[k] += rstd * (d[k] * w[k] - n[k] * rstd * mean);
+            to[k] += rstd * (d[k] * (w[k] + plus) - n[k] * rstd * mean);
         store_n(dx + c, to);
     }
 }
@@ -383,7 +385,7 @@ static __device__ void rope_bwd_head(const struct hzp_rope_bwd_args &a, int64_t 
     const T *x = norm ? row_of<T>(a.x, r) + (int64_t)h * dim : nullptr;
     T *dx = row_of<T>(a.dx, r) + (int64_t)h * dim;
     const float *turn = row_of<float>(a.table, a.pos[r]);
-    float sum = 0, mean = 0, rstd = 1;
+    float sum = 0, mean = 0, rstd = 1, plus = a.plus_one ? 1.0f : 0.0f;
     if (norm) {
         for (int j = lane; j < dim; j += 32)
             sum += load(x + j) * load(x + j);
@@ -402,8 +404,8 @@ static __device__ void rope_bwd_head(const struct hzp_rope_bwd_args &a, int64_t 
             float nlo = load(x + j) * rstd, nhi = load(x + half + j) * rstd;
             dw[2 * i] += lo[i] * nlo;
             dw[2 * i + 1] += hi[i] * nhi;
-            lo[i] *= load(norm + j);
-            hi[i] *= load(norm + half + j);
+            lo[i] *= load(norm + j) + plus;
+            hi[i] *= load(norm + half + j) + plus;
             mean += lo[i] * nlo + hi[i] * nhi;
         }
     }
@@ -480,7 +482,8 @@ struct halves {
  * part of the norm's. */
 template <class T>
 static __device__ __forceinline__ void norm_back(const T *norm, const halves &x, int half,
-                                                 int threads, float eps, halves &d, halves &dw)
+                                                 int threads, float eps, float plus, halves &d,
+                                                 halves &dw)
 {
     float sum = 0, mean = 0;
     halves w;
@@ -494,8 +497,8 @@ static __device__ __forceinline__ void norm_back(const T *norm, const halves &x,
         float nlo = x.lo[k] * rstd, nhi = x.hi[k] * rstd;
         dw.lo[k] += d.lo[k] * nlo;
         dw.hi[k] += d.hi[k] * nhi;
-        d.lo[k] *= w.lo[k];
-        d.hi[k] *= w.hi[k];
+        d.lo[k] *= w.lo[k] + plus;
+        d.hi[k] *= w.hi[k] + plus;
         mean += d.lo[k] * nlo + d.hi[k] * nhi;
     }
     mean = head_sum(mean, threads) / (2 * half);
@@ -529,7 +532,7 @@ static __device__ __forceinline__ void heads_back(const struct hzp_rope_bwd_args
             d.hi[k] = dy.hi[k] * turn.lo[k] - dy.lo[k] * turn.hi[k];
         }
         if (norm)
-            norm_back<T>(norm + j, x, half, threads, a.eps, d, dw);
+            norm_back<T>(norm + j, x, half, threads, a.eps, a.plus_one ? 1.0f : 0.0f, d, dw);
         if (there) {
             store_n(row_of<T>(a.dx, r) + from, d.lo);
             store_n(row_of<T>(a.dx, r) + from + half, d.hi);
@@ -647,8 +650,10 @@ template <class T, int N> static __global__ void swiglu_bwd(struct hzp_swiglu_bw
 #pragma unroll
         for (int k = 0; k < N; k++) {
             /* 1 - s from exp(g): computing it from s would lose all precision near s = 1 */
-            float s = 1 / (1 + expf(-g[k])), rest = 1 / (1 + expf(g[k])), gate = g[k];
-            g[k] = dy[k] * u[k] * s * (1 + gate * rest);
+            float gate = g[k], z = a.gelu ? gelu_z(gate) : gate;
+            float slope = a.gelu ? fmaf(gate * gate, 3 * HZP_GELU_3, HZP_GELU_1) : 1;
+            float s = 1 / (1 + expf(-z)), rest = 1 / (1 + expf(z));
+            g[k] = dy[k] * u[k] * s * (1 + gate * slope * rest);
             u[k] = dy[k] * gate * s;
         }
         store_n(dx, g);

@@ -53,6 +53,30 @@ template <class A> static __device__ __forceinline__ const int32_t *pages_of(con
     return a.page + (int64_t)(a.line ? a.line[seg] : seg) * a.page_stride;
 }
 
+/* The first position that a row at position pos sees. */
+static __device__ __forceinline__ int first_seen(int window, int pos)
+{
+    return window > 0 ? max(pos - window + 1, 0) : 0;
+}
+
+/* A score, capped if there is a cap. */
+static __device__ __forceinline__ float capped(float x, float cap)
+{
+    return cap > 0 ? cap * tanhf(x / cap) : x;
+}
+
+/* The derivative of a capped number, given that. */
+static __device__ __forceinline__ float cap_slope(float x, float cap)
+{
+    return cap > 0 ? 1 - x / cap * (x / cap) : 1;
+}
+
+/* GELU by tanh is g / (1 + exp(-z)) of this z. */
+static __device__ __forceinline__ float gelu_z(float g)
+{
+    return g * fmaf(g * g, HZP_GELU_3, HZP_GELU_1);
+}
+
 /* N elements, N = 1 or 8; 8 elements must be aligned to 16 bytes. */
 template <int N> static __device__ __forceinline__ void load_n(const float *p, float (&ret)[N])
 {

@@ -168,22 +168,23 @@ template <class T> struct packed {
     }
 };
 
-/* out = softmax(q K^T scale) V over positions 0 .. n-1: each lane has one position for the scores,
- * and some elements for the sum.  q: the head in shared memory.  Returns the log of the
+/* Attention over the positions before n that args' window leaves: each lane has one position for the
+ * scores, and some elements for the sum.  q: the head in shared memory.  Returns the log of the
  * denominator. */
-template <class T, class S>
-static __device__ float attend(const S &source, const float *q, int dim, int n, float scale, T *out)
+template <class T, class S, class A>
+static __device__ float attend(const A &args, const S &source, const float *q, int n, T *out)
 {
+    int dim = args.heads.dim;
     int lane = threadIdx.x % 32;
     float top = -INFINITY, mass = 0, sum[PARTS] = {};
-    for (int p0 = 0; p0 < n; p0 += 32) {
+    for (int p0 = first_seen(args.window, n - 1); p0 < n; p0 += 32) {
         float score = -INFINITY;
         if (p0 + lane < n) {
             const auto *k = source.k(p0 + lane);
             score = 0;
             for (int j = 0; j < dim; j++)
                 score += q[j] * load(k + j);
-            score *= scale * source.k_scale(p0 + lane);
+            score = capped(score * args.scale * source.k_scale(p0 + lane), args.cap);
         }
         float next = fmaxf(top, warp_max(score)), shrink = expf(top - next);
         float p = p0 + lane < n ? expf(score - next) : 0;
@@ -246,7 +247,7 @@ static __global__ void attn_paged(struct hzp_attn_paged_args a, int tiles)
                        a.heads.kv_heads,
                        h / (a.heads.heads / a.heads.kv_heads),
                        dim};
-    attend(source, q[warp], dim, n, a.scale, row_of<T>(a.out, r) + h * dim);
+    attend(a, source, q[warp], n, row_of<T>(a.out, r) + h * dim);
 }
 
 template <class T>
@@ -267,7 +268,7 @@ template <class T> static __global__ void attn_packed(struct hzp_attn_packed_arg
     int before = a.qkv.rows - a.out.rows, first = a.segs.row0[seg] - a.segs.pos0[seg];
     load_head(row_of<T>(a.qkv, before + r) + h * dim, dim, q[warp]);
     packed<T> source = packed_at<T>(a.qkv, a.heads, h, before + first);
-    float lse = attend(source, q[warp], dim, r - first + 1, a.scale, row_of<T>(a.out, r) + h * dim);
+    float lse = attend(a, source, q[warp], r - first + 1, row_of<T>(a.out, r) + h * dim);
     if (a.lse && threadIdx.x % 32 == 0)
         a.lse[(int64_t)r * a.heads.heads + h] = lse;
 }
@@ -359,12 +360,12 @@ static __global__ void packed_bwd_q(struct hzp_attn_packed_bwd_args a, int tiles
         delta[(int64_t)r * a.heads.heads + h] = d;
     int row0 = a.segs.row0[seg];
     packed<T> source = packed_at<T>(a.qkv, a.heads, h, row0);
-    for (int p = 0; p <= r - row0; p++) {
+    for (int p = first_seen(a.window, r - row0); p <= r - row0; p++) {
         float v[PARTS];
         spread(source.k(p), dim, k);
         spread(source.v(p), dim, v);
-        float prob = expf(dot(q, k) * a.scale - lse);
-        float ds = prob * (dot(dout, v) - d) * a.scale;
+        float x = capped(dot(q, k) * a.scale, a.cap), slope = cap_slope(x, a.cap) * a.scale;
+        float ds = expf(x - lse) * (dot(dout, v) - d) * slope;
 #pragma unroll
         for (int i = 0; i < PARTS; i++)
             dq[i] += ds * k[i];
@@ -380,17 +381,20 @@ static __global__ void packed_bwd_kv(struct hzp_attn_packed_bwd_args a, int tile
     if (!warp_task(a.segs, tiles, &seg, &p))
         return;
     int group = heads / a.heads.kv_heads, k0 = (heads + kv_head) * dim;
-    int v0 = k0 + a.heads.kv_heads * dim;
+    int v0 = k0 + a.heads.kv_heads * dim, end = a.segs.row0[seg + 1];
+    if (a.window > 0)
+        end = min(end, p + a.window);
     float k[PARTS], v[PARTS], dk[PARTS] = {}, dv[PARTS] = {};
     spread(row_of<T>(a.qkv, p) + k0, dim, k);
     spread(row_of<T>(a.qkv, p) + v0, dim, v);
     for (int h = kv_head * group; h < (kv_head + 1) * group; h++)
-        for (int r = p; r < a.segs.row0[seg + 1]; r++) {
+        for (int r = p; r < end; r++) {
             float q[PARTS], dout[PARTS];
             spread(row_of<T>(a.qkv, r) + h * dim, dim, q);
             spread(row_of<T>(a.dout, r) + h * dim, dim, dout);
-            float prob = expf(dot(q, k) * a.scale - a.lse[(int64_t)r * heads + h]);
-            float ds = prob * (dot(dout, v) - delta[(int64_t)r * heads + h]) * a.scale;
+            float x = capped(dot(q, k) * a.scale, a.cap), slope = cap_slope(x, a.cap) * a.scale;
+            float prob = expf(x - a.lse[(int64_t)r * heads + h]);
+            float ds = prob * (dot(dout, v) - delta[(int64_t)r * heads + h]) * slope;
 #pragma unroll
             for (int i = 0; i < PARTS; i++) {
                 dv[i] += prob * dout[i];

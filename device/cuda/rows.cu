@@ -90,14 +90,16 @@ extern "C" int hzp_cuda_scatter(struct hzp_lane *lane, const void *args)
 
 /* ---- rmsnorm: one block per row ---- */
 
-template <class T, int N> static __global__ void rmsnorm(struct hzp_rmsnorm_args a)
+/* W: the weights' type, T that of y; if they differ there is something to add. */
+template <class W, class T, int N> static __global__ void rmsnorm(struct hzp_rmsnorm_args a)
 {
     wait_for_earlier();
     let_next_begin();
     int r = blockIdx.x;
     const float *x = row_of<float>(a.x, r);
     T *y = row_of<T>(a.y, r);
-    float sum = 0;
+    const float *add = a.add.ptr ? row_of<float>(a.add, r) : nullptr;
+    float sum = 0, plus = a.plus_one ? 1.0f : 0.0f;
     for (int c = threadIdx.x * N; c < a.x.cols; c += blockDim.x * N) {
         float v[N];
         load_n(x + c, v);
@@ -109,14 +111,32 @@ template <class T, int N> static __global__ void rmsnorm(struct hzp_rmsnorm_args
     for (int c = threadIdx.x * N; c < a.x.cols; c += blockDim.x * N) {
         float v[N], w[N];
         load_n(x + c, v);
-        load_n((const T *)a.w.ptr + c, w);
+        load_n((const W *)a.w.ptr + c, w);
 #pragma unroll
         for (int k = 0; k < N; k++)
-            v[k] = v[k] * rstd * w[k];
+            v[k] = v[k] * rstd * (w[k] + plus);
+        if (add) {
+            load_n(add + c, w);
+#pragma unroll
+            for (int k = 0; k < N; k++)
+                v[k] += w[k];
+        }
         store_n(y + c, v);
     }
     if (a.rstd && threadIdx.x == 0)
         a.rstd[r] = rstd;
+}
+
+template <class W, class T>
+static int rmsnorm_start(struct hzp_lane *lane, const struct hzp_rmsnorm_args *a)
+{
+    if (wide(&a->x) && wide(&a->w) && wide(&a->y) && wide(&a->add)) {
+        int threads = HZP_MAX(32, HZP_MIN(512, HZP_ROUND_UP(a->x.cols / 8, 32)));
+        start_few(lane, a->x.rows, a->x.rows, threads, 0, rmsnorm<W, T, 8>, *a);
+    } else {
+        start_few(lane, a->x.rows, a->x.rows, THREADS, 0, rmsnorm<W, T, 1>, *a);
+    }
+    return hzp_cuda_launched(lane, "rmsnorm");
 }
 
 extern "C" int hzp_cuda_rmsnorm(struct hzp_lane *lane, const void *args)
@@ -124,16 +144,10 @@ extern "C" int hzp_cuda_rmsnorm(struct hzp_lane *lane, const void *args)
     const struct hzp_rmsnorm_args *a = (const struct hzp_rmsnorm_args *)args;
     if (a->x.rows == 0)
         return HZP_OK;
-    return with_type(a->y.type, [&](auto *t) {
-        using T = elem_of<decltype(t)>;
-        if (wide(&a->x) && wide(&a->w) && wide(&a->y)) {
-            int threads = HZP_MAX(32, HZP_MIN(512, HZP_ROUND_UP(a->x.cols / 8, 32)));
-            start_few(lane, a->x.rows, a->x.rows, threads, 0, rmsnorm<T, 8>, *a);
-        } else {
-            start_few(lane, a->x.rows, a->x.rows, THREADS, 0, rmsnorm<T, 1>, *a);
-        }
-        return hzp_cuda_launched(lane, "rmsnorm");
-    });
+    if (a->w.type == HZP_F32)
+        return rmsnorm_start<float, float>(lane, a);
+    return a->y.type == HZP_F32 ? rmsnorm_start<uint16_t, float>(lane, a)
+                                : rmsnorm_start<uint16_t, uint16_t>(lane, a);
 }
 
 /* ---- rope, with the append to pages ---- */
@@ -178,7 +192,8 @@ static __device__ __forceinline__ float rope_rstd(const struct hzp_rope_args &a,
 
 template <class T, int N>
 static __device__ __forceinline__ void turn_both(float (&lo)[N], float (&hi)[N], const T *norm,
-                                                 float rstd, const float *turn, int j, int half)
+                                                 float rstd, float plus, const float *turn, int j,
+                                                 int half)
 {
     float c[N], s[N];
     if (norm) {
@@ -187,7 +202,7 @@ static __device__ __forceinline__ void turn_both(float (&lo)[N], float (&hi)[N],
         load_n(norm + half + j, u);
 #pragma unroll
         for (int k = 0; k < N; k++)
-            lo[k] *= rstd * w[k], hi[k] *= rstd * u[k];
+            lo[k] *= rstd * (w[k] + plus), hi[k] *= rstd * (u[k] + plus);
     }
     load_n(turn + j, c);
     load_n(turn + half + j, s);
@@ -287,7 +302,7 @@ static __global__ void __launch_bounds__(THREADS) rope(struct hzp_rope_args a, i
             load_n(x + half + i, hi);
         }
         if (!v)
-            turn_both<T, N>(lo, hi, norm, rstd, turn, i, half);
+            turn_both<T, N>(lo, hi, norm, rstd, a.plus_one ? 1.0f : 0.0f, turn, i, half);
         if (!same) {
             store_n(y + i, lo);
             store_n(y + half + i, hi);
@@ -352,7 +367,7 @@ template <class T, int N> static __global__ void swiglu(struct hzp_swiglu_args a
         load_n(x + a.y.cols, up);
 #pragma unroll
         for (int k = 0; k < N; k++)
-            gate[k] = gate[k] / (1 + expf(-gate[k])) * up[k];
+            gate[k] = gate[k] / (1 + expf(-(a.gelu ? gelu_z(gate[k]) : gate[k]))) * up[k];
         store_n(row_of<T>(a.y, p.r) + p.c, gate);
     }
 }
@@ -384,7 +399,7 @@ template <class T, class U, int N> static __global__ void cast(struct hzp_cast_a
         load_n(row_of<T>(a.x, p.r) + p.c, v);
 #pragma unroll
         for (int k = 0; k < N; k++)
-            v[k] *= a.scale;
+            v[k] = capped(v[k] * a.scale, a.cap);
         store_n(row_of<U>(a.y, p.r) + p.c, v);
     }
 }

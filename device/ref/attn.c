@@ -73,25 +73,31 @@ static double softmax(double *score, int32_t n)
     return top + log(sum);
 }
 
-/* Row r, query head h, over the first n positions of the sequence with these pages. */
+static double capped(double score, float cap)
+{
+    return cap > 0 ? cap * tanh(score / cap) : score;
+}
+
+/* Row r, query head h, over the positions of the sequence with these pages that precede the n-th.
+ */
 static void paged_head(const struct hzp_attn_paged_args *a, const int32_t *page, int32_t r,
                        int32_t h, int32_t n, double *score, double *sum)
 {
     int32_t dim = a->heads.dim, kv_head = h / (a->heads.heads / a->heads.kv_heads);
-    int32_t page_rows = a->kv.page_rows;
+    int32_t page_rows = a->kv.page_rows, first = hzp_attn_first(a->window, n - 1);
 
-    for (int32_t p = 0; p < n; p++) {
+    for (int32_t p = first; p < n; p++) {
         int64_t slot = (int64_t)page[p / page_rows] * page_rows + p % page_rows;
         struct page_row k = page_row(&a->kv, false, &a->heads, slot, kv_head);
         double dot = 0;
         for (int32_t j = 0; j < dim; j++)
             dot += (double)ref_get(&a->qkv, r, h * dim + j) * page_get(&k, j);
-        score[p] = dot * a->scale;
+        score[p] = capped(dot * a->scale, a->cap);
     }
-    softmax(score, n);
+    softmax(score + first, n - first);
     for (int32_t j = 0; j < dim; j++)
         sum[j] = 0;
-    for (int32_t p = 0; p < n; p++) {
+    for (int32_t p = first; p < n; p++) {
         int64_t slot = (int64_t)page[p / page_rows] * page_rows + p % page_rows;
         struct page_row v = page_row(&a->kv, true, &a->heads, slot, kv_head);
         for (int32_t j = 0; j < dim; j++)
@@ -142,9 +148,11 @@ static int ref_attn_packed(struct hzp_lane *lane, const void *args)
         for (int32_t r = before + a->segs.row0[i]; r < before + a->segs.row0[i + 1]; r++)
             for (int32_t h = 0; h < heads; h++) {
                 int32_t r0 = before + a->segs.row0[i] - a->segs.pos0[i];
+                r0 += hzp_attn_first(a->window, r - r0);
                 int32_t v0 = (heads + kv_heads + h / (heads / kv_heads)) * dim;
                 for (int32_t p = r0; p <= r; p++)
-                    score[p - r0] = packed_score(&a->qkv, &a->heads, h, r, p) * a->scale;
+                    score[p - r0] =
+                        capped(packed_score(&a->qkv, &a->heads, h, r, p) * a->scale, a->cap);
                 double lse = softmax(score, r - r0 + 1);
                 for (int32_t j = 0; j < dim; j++) {
                     double sum = 0;
@@ -173,12 +181,13 @@ static void packed_bwd_head(const struct hzp_attn_packed_bwd_args *a, int32_t r0
             d += (double)ref_get(&a->dout, r, h * dim + j) * ref_get(&a->out, r, h * dim + j);
             dq[j] = 0;
         }
-        for (int32_t p = r0; p <= r; p++) {
-            double prob = exp(packed_score(&a->qkv, &a->heads, h, r, p) * a->scale - lse);
+        for (int32_t p = r0 + hzp_attn_first(a->window, r - r0); p <= r; p++) {
+            double x = capped(packed_score(&a->qkv, &a->heads, h, r, p) * a->scale, a->cap);
+            double prob = exp(x - lse), slope = a->cap > 0 ? 1 - x / a->cap * (x / a->cap) : 1;
             double dprob = 0;
             for (int32_t j = 0; j < dim; j++)
                 dprob += (double)ref_get(&a->dout, r, h * dim + j) * ref_get(&a->qkv, p, v0 + j);
-            double ds = prob * (dprob - d) * a->scale;
+            double ds = prob * (dprob - d) * slope * a->scale;
             for (int32_t j = 0; j < dim; j++) {
                 dv[(p - r0) * dim + j] += prob * ref_get(&a->dout, r, h * dim + j);
                 dk[(p - r0) * dim + j] += ds * ref_get(&a->qkv, r, h * dim + j);

@@ -30,7 +30,9 @@ static int ref_rmsnorm(struct hzp_lane *lane, const void *args)
             sum += (double)ref_get(&a->x, r, c) * ref_get(&a->x, r, c);
         double rstd = 1 / sqrt(sum / a->x.cols + a->eps);
         for (int32_t c = 0; c < a->x.cols; c++)
-            ref_put(&a->y, r, c, rstd * ref_get(&a->x, r, c) * ref_get(&a->w, 0, c));
+            ref_put(&a->y, r, c,
+                    rstd * ref_get(&a->x, r, c) * ref_weight(&a->w, c, a->plus_one) +
+                        (a->add.ptr ? ref_get(&a->add, r, c) : 0));
         if (a->rstd)
             a->rstd[r] = (float)rstd;
     }
@@ -137,7 +139,7 @@ static void rope_head(const struct hzp_rope_args *a, const struct hzp_mat *norm,
     }
     if (norm->ptr)
         for (int32_t j = 0; j < dim; j++)
-            x[j] *= ref_get(norm, 0, j) / sqrt(sum / dim + a->eps);
+            x[j] *= ref_weight(norm, j, a->plus_one) / sqrt(sum / dim + a->eps);
     for (int32_t j = 0; j < half; j++) {
         double c = ref_get(&a->table, a->pos[r], j);
         double s = ref_get(&a->table, a->pos[r], half + j);
@@ -170,7 +172,9 @@ static int ref_swiglu(struct hzp_lane *lane, const void *args)
     for (int32_t r = 0; r < a->y.rows; r++)
         for (int32_t c = 0; c < a->y.cols; c++) {
             double gate = ref_get(&a->x, r, c), up = ref_get(&a->x, r, a->y.cols + c);
-            ref_put(&a->y, r, c, gate / (1 + exp(-gate)) * up);
+            double cube = gate * gate * gate, root = sqrt(8 / M_PI);
+            double z = a->gelu ? root * (gate + 0.044715 * cube) : gate;
+            ref_put(&a->y, r, c, gate / (1 + exp(-z)) * up);
         }
     return HZP_OK;
 }
@@ -218,8 +222,10 @@ static int ref_cast(struct hzp_lane *lane, const void *args)
     const struct hzp_cast_args *a = args;
     float scale = a->scale ? a->scale : 1;
     for (int32_t r = 0; r < a->y.rows; r++)
-        for (int32_t c = 0; c < a->y.cols; c++)
-            ref_put(&a->y, r, c, (float)ref_get(&a->x, r, c) * scale);
+        for (int32_t c = 0; c < a->y.cols; c++) {
+            float x = (float)ref_get(&a->x, r, c) * scale;
+            ref_put(&a->y, r, c, a->cap > 0 ? a->cap * tanh((double)x / a->cap) : x);
+        }
     return HZP_OK;
 }
 

@@ -61,8 +61,9 @@ static void xent_row(const struct hzp_xent_args *a, int32_t r)
     if (a->entropy)
         a->entropy[r] = target < 0 ? 0 : (float)-mean;
     for (int32_t c = 0; a->dx.ptr && c < a->x.cols; c++) {
-        double p = exp(by * ref_get(&a->x, r, c) - lse);
-        ref_put(&a->dx, r, c, target < 0 ? 0 : -weight * slope * by * (p - (c == target)));
+        double x = ref_get(&a->x, r, c), p = exp(by * x - lse);
+        double f_cap = a->cap > 0 ? 1 - x / a->cap * (x / a->cap) : 1;
+        ref_put(&a->dx, r, c, target < 0 ? 0 : -weight * slope * by * f_cap * (p - (c == target)));
     }
 }
 
@@ -100,12 +101,12 @@ static int ref_rmsnorm_bwd(struct hzp_lane *lane, const void *args)
         double rstd = a->rstd[r], mean = 0;
         for (int32_t c = 0; c < cols; c++) {
             double n = ref_get(&a->x, r, c) * rstd, dy = ref_get(&a->dy, r, c);
-            mean += dy * ref_get(&a->w, 0, c) * n / cols;
+            mean += dy * ref_weight(&a->w, c, a->plus_one) * n / cols;
             dw[c] += dy * n;
         }
         for (int32_t c = 0; c < cols; c++) {
             double n = ref_get(&a->x, r, c) * rstd;
-            double dn = (double)ref_get(&a->dy, r, c) * ref_get(&a->w, 0, c);
+            double dn = ref_get(&a->dy, r, c) * ref_weight(&a->w, c, a->plus_one);
             ref_add(&a->dx, r, c, rstd * (dn - n * mean));
         }
     }
@@ -134,7 +135,7 @@ static void rope_bwd_head(const struct hzp_rope_bwd_args *a, const struct hzp_ma
         for (int32_t j = 0; j < dim; j++) {
             double n = ref_get(&a->x, r, c0 + j) * rstd;
             dw[j] += dn[j] * n;
-            dn[j] *= ref_get(norm, 0, j);
+            dn[j] *= ref_weight(norm, j, a->plus_one);
             mean += dn[j] * n / dim;
         }
         for (int32_t j = 0; j < dim; j++)
@@ -174,8 +175,10 @@ static int ref_swiglu_bwd(struct hzp_lane *lane, const void *args)
     for (int32_t r = 0; r < a->dy.rows; r++)
         for (int32_t c = 0; c < width; c++) {
             double g = ref_get(&a->x, r, c), u = ref_get(&a->x, r, width + c);
-            double s = 1 / (1 + exp(-g)), dy = ref_get(&a->dy, r, c);
-            ref_put(&a->dx, r, c, dy * u * s * (1 + g * (1 - s)));
+            double root = sqrt(8 / M_PI), dy = ref_get(&a->dy, r, c);
+            double z = a->gelu ? root * (g + 0.044715 * g * g * g) : g;
+            double slope = a->gelu ? root * (1 + 3 * 0.044715 * g * g) : 1, s = 1 / (1 + exp(-z));
+            ref_put(&a->dx, r, c, dy * u * s * (1 + g * slope * (1 - s)));
             ref_put(&a->dx, r, width + c, dy * g * s);
         }
     return HZP_OK;

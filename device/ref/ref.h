@@ -37,6 +37,12 @@ static inline void ref_add(const struct hzp_mat *m, int32_t r, int32_t c, double
     ref_put(m, r, c, (double)ref_get(m, r, c) + value);
 }
 
+/* A norm's weight of column c. */
+static inline double ref_weight(const struct hzp_mat *w, int32_t c, bool plus_one)
+{
+    return (plus_one ? 1.0 : 0.0) + ref_get(w, 0, c);
+}
+
 static inline void *ref_at(const struct hzp_mat *m, int32_t r)
 {
     return (char *)m->ptr + (size_t)r * (size_t)m->stride * hzp_dtype_size(m->type);

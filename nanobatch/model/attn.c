@@ -26,8 +26,53 @@ void hzp_attn_project(struct hzp_plan *plan, const struct hzp_layer *layer,
 static struct hzp_mat rope_table(const struct hzp_layer *layer)
 {
     const struct hzp_model *model = layer->model;
-    bool still = hzp_config_kind(model->config, layer->index)->no_rope;
-    return still ? model->no_rope : model->rope;
+    const struct hzp_layer_kind *kind = hzp_config_kind(model->config, layer->index);
+    return kind->no_rope ? model->no_rope : kind->local ? model->rope_local : model->rope;
+}
+
+static int32_t window_of(const struct hzp_layer *layer)
+{
+    return hzp_config_kind(layer->model->config, layer->index)->window;
+}
+
+/* The columns of q, of k, or of v. */
+static struct hzp_mat part_of(struct hzp_mat qkv, const struct hzp_heads *h, int part)
+{
+    int32_t q = h->heads * h->dim, kv = h->kv_heads * h->dim;
+    return hzp_mat_cols(qkv, part ? q + (part - 1) * kv : 0, part ? kv : q);
+}
+
+/* One norm of all heads of q, and one of k: qkv_bare -> qkv. */
+static void norm_full(struct hzp_plan *plan, const struct hzp_layer *layer,
+                      const struct hzp_layer_space *s)
+{
+    static const enum hzp_role role[] = {HZP_Q_NORM, HZP_K_NORM};
+    const struct hzp_model_config *c = layer->model->config;
+    for (int i = 0; i < 2; i++) {
+        struct hzp_mat x = part_of(s->qkv_bare, &c->heads, i), y = part_of(s->qkv, &c->heads, i);
+        struct hzp_mat wide = hzp_mat_cols(s->wide, 0, x.cols);
+        HZP_PLAN_NEXT(plan, cast, .x = x, .y = wide);
+        HZP_PLAN_NEXT(plan, rmsnorm, .x = wide, .w = hzp_layer_weight(layer, role[i]), .y = y,
+                      .eps = c->norm_eps, .plus_one = c->norm_plus_one);
+    }
+    if (s->qkv.ptr != s->qkv_bare.ptr)
+        HZP_PLAN_NEXT(plan, cast, .x = part_of(s->qkv_bare, &c->heads, 2),
+                      .y = part_of(s->qkv, &c->heads, 2));
+}
+
+/* Its backward pass, in place. */
+static void norm_full_back(struct hzp_plan *plan, const struct hzp_layer *layer,
+                           const struct hzp_layer_space *k, const struct hzp_layer_grads *g)
+{
+    static const enum hzp_role role[] = {HZP_Q_NORM, HZP_K_NORM};
+    const struct hzp_heads *h = &layer->model->config->heads;
+    for (int i = 0; i < 2; i++) {
+        struct hzp_mat x = part_of(k->qkv_bare, h, i), dx = part_of(g->dqkv, h, i);
+        struct hzp_mat wide = hzp_mat_cols(g->wide, 0, x.cols);
+        HZP_PLAN_NEXT(plan, cast, .x = x, .y = wide);
+        hzp_norm_backward(plan, layer, role[i], g, wide, dx, hzp_mat_cols(g->dattn, 0, x.cols));
+        HZP_PLAN_NEXT(plan, cast, .x = hzp_mat_cols(g->dwide, 0, x.cols), .y = dx);
+    }
 }
 
 /* kv NULL: keys and values go to no pages. */
@@ -43,7 +88,13 @@ static void add_rope(struct hzp_plan *plan, const struct hzp_layer *layer,
                                  .table = rope_table(layer),
                                  .pos = pos,
                                  .heads = model->config->heads,
-                                 .eps = model->config->norm_eps};
+                                 .eps = model->config->norm_eps,
+                                 .plus_one = model->config->norm_plus_one};
+    if (model->config->qk_norm_full) {
+        norm_full(plan, layer, s);
+        args.x = s->qkv;
+        args.q_norm = args.k_norm = (struct hzp_mat){0};
+    }
     if (kv) {
         args.kv = *kv;
         args.slot = slot;
@@ -71,6 +122,8 @@ void hzp_attn_paged(struct hzp_plan *plan, const struct hzp_layer *layer,
         .page_stride = n->page_stride,
         .heads = layer->model->config->heads,
         .scale = hzp_attn_scale(layer->model),
+        .cap = layer->model->config->score_cap,
+        .window = window_of(layer),
     };
     paged->decode = paged->prefill = -1;
     if (rows > 0) {
@@ -105,7 +158,8 @@ void hzp_attn_packed(struct hzp_plan *plan, const struct hzp_layer *layer,
     add_rope(plan, layer, s, packed->pos, NULL, NULL);
     HZP_PLAN_NEXT(plan, attn_packed, .qkv = qkv, .out = s->attn, .lse = s->lse,
                   .segs = packed->segs, .heads = layer->model->config->heads,
-                  .scale = hzp_attn_scale(layer->model));
+                  .scale = hzp_attn_scale(layer->model), .cap = layer->model->config->score_cap,
+                  .window = window_of(layer));
 }
 
 void hzp_attn_output(struct hzp_plan *plan, const struct hzp_layer *layer,
@@ -122,13 +176,25 @@ static void add_attention_bwd(struct hzp_plan *plan, const struct hzp_layer *lay
     const struct hzp_model_config *config = layer->model->config;
     HZP_PLAN_NEXT(plan, attn_packed_bwd, .qkv = k->qkv, .out = k->attn, .dout = g->dattn,
                   .dqkv = g->dqkv, .lse = k->lse, .segs = packed->segs, .heads = config->heads,
-                  .scale = hzp_attn_scale(layer->model));
-    HZP_PLAN_NEXT(plan, rope_bwd, .dy = g->dqkv, .dx = g->dqkv, .x = k->qkv_bare,
-                  .q_norm = hzp_layer_weight(layer, HZP_Q_NORM),
-                  .k_norm = hzp_layer_weight(layer, HZP_K_NORM),
-                  .dq_norm = hzp_layer_grad(layer, HZP_Q_NORM),
-                  .dk_norm = hzp_layer_grad(layer, HZP_K_NORM), .table = rope_table(layer),
-                  .pos = packed->pos, .heads = config->heads, .eps = config->norm_eps);
+                  .scale = hzp_attn_scale(layer->model), .cap = config->score_cap,
+                  .window = window_of(layer));
+    struct hzp_rope_bwd_args args = {.dy = g->dqkv,
+                                     .dx = g->dqkv,
+                                     .x = k->qkv_bare,
+                                     .table = rope_table(layer),
+                                     .pos = packed->pos,
+                                     .heads = config->heads,
+                                     .eps = config->norm_eps,
+                                     .plus_one = config->norm_plus_one};
+    if (!config->qk_norm_full) {
+        args.q_norm = hzp_layer_weight(layer, HZP_Q_NORM);
+        args.k_norm = hzp_layer_weight(layer, HZP_K_NORM);
+        args.dq_norm = hzp_layer_grad(layer, HZP_Q_NORM);
+        args.dk_norm = hzp_layer_grad(layer, HZP_K_NORM);
+    }
+    hzp_plan_next(plan, HZP_OP_rope_bwd, &args);
+    if (config->qk_norm_full)
+        norm_full_back(plan, layer, k, g);
 }
 
 void hzp_attn_backward(struct hzp_plan *plan, const struct hzp_layer *layer,
@@ -136,16 +202,12 @@ void hzp_attn_backward(struct hzp_plan *plan, const struct hzp_layer *layer,
                        const struct hzp_packed *packed)
 {
     const struct hzp_model_config *config = layer->model->config;
-    struct hzp_mat dy = hzp_stream_grad(plan, g);
-    struct hzp_mat norm = hzp_layer_weight(layer, HZP_ATTN_NORM);
+    struct hzp_mat dy = hzp_stream_grad_of(plan, layer, HZP_O, g, k->attn);
 
     hzp_product_backward(plan, layer, HZP_O, g->quantum_flops, dy, k->attn, g->dattn);
     add_attention_bwd(plan, layer, k, g, packed);
     if (config->qkv_bias)
         HZP_PLAN_NEXT(plan, colsum, .x = g->dqkv, .y = hzp_layer_grad(layer, HZP_QKV_BIAS));
-    HZP_PLAN_NEXT(plan, rmsnorm, .x = k->x_in, .w = norm, .y = g->normed, .eps = config->norm_eps);
-    hzp_product_backward_summed(plan, layer, HZP_QKV, HZP_TENSOR_D_QKV, g->quantum_flops, g->dqkv,
-                                g->normed, g->dnormed);
-    HZP_PLAN_NEXT(plan, rmsnorm_bwd, .dy = g->dnormed, .x = k->x_in, .w = norm, .dx = g->dx,
-                  .dw = hzp_layer_grad(layer, HZP_ATTN_NORM), .rstd = k->rstd_attn);
+    hzp_stream_back(plan, layer, HZP_ATTN_NORM, HZP_QKV, HZP_TENSOR_D_QKV, g, g->dqkv, k->x_in,
+                    k->rstd_attn);
 }

@@ -163,7 +163,9 @@ static void add_head_rows(struct hzp_plan *chain, const struct hzp_layer *layer,
         head.dlogits = (struct hzp_mat){0};
     hzp_head_pick(chain, hzp_mat_rows(s->kept[last].x_in, 0, micro->rows), row, &head);
     hzp_head_forward(chain, layer, &head);
-    hzp_loss_build(chain, &micro->loss, row0, head.logits, head.dlogits, head.quantum_flops);
+    struct hzp_loss loss = micro->loss;
+    loss.cap = layer->model->config->logit_cap;
+    hzp_loss_build(chain, &loss, row0, head.logits, head.dlogits, head.quantum_flops);
     if (backward)
         hzp_head_backward(chain, layer, row, &head, hzp_mat_rows(s->dx, 0, micro->rows));
 }

@@ -48,7 +48,8 @@ static struct hzp_xent_args xent_of(const struct hzp_loss *loss, int32_t row0,
                                   .how = loss->how ? loss->how + row0 : NULL,
                                   .lp = loss->how ? loss->lp + row0 : NULL,
                                   .entropy = loss->how ? loss->entropy + row0 : NULL,
-                                  .loss = loss->value + row0};
+                                  .loss = loss->value + row0,
+                                  .cap = loss->cap};
 }
 
 void hzp_loss_build(struct hzp_plan *plan, const struct hzp_loss *loss, int32_t row0,

@@ -21,6 +21,7 @@ struct hzp_loss {
     /* [rows] out, once the plan has run; lp and entropy only where there is `how` */
     float *value; /* weighted losses */
     float *lp, *entropy;
+    float cap; /* of the logits; 0: none */
 };
 
 /* How far the model has moved from the one that drew the targets, over rows of kinds other than

@@ -43,18 +43,15 @@ void hzp_mlp_forward(struct hzp_plan *plan, const struct hzp_layer *layer,
 void hzp_mlp_backward(struct hzp_plan *plan, const struct hzp_layer *layer,
                       const struct hzp_layer_space *k, const struct hzp_layer_grads *g)
 {
-    struct hzp_mat dy = hzp_stream_grad(plan, g);
-    struct hzp_mat norm = hzp_layer_weight(layer, HZP_MLP_NORM);
+    int32_t gelu = layer->model->config->gelu;
     struct columns use = columns_of(layer, k->gate_up, g->inner);
     struct columns grad = columns_of(layer, g->dgate_up, g->dinner);
 
-    HZP_PLAN_NEXT(plan, swiglu, .x = use.gate_up, .y = use.inner);
+    HZP_PLAN_NEXT(plan, swiglu, .x = use.gate_up, .y = use.inner, .gelu = gelu);
+    struct hzp_mat dy = hzp_stream_grad_of(plan, layer, HZP_DOWN, g, use.inner);
     hzp_product_backward(plan, layer, HZP_DOWN, g->quantum_flops, dy, use.inner, grad.inner);
-    HZP_PLAN_NEXT(plan, swiglu_bwd, .x = use.gate_up, .dy = grad.inner, .dx = grad.gate_up);
-    HZP_PLAN_NEXT(plan, rmsnorm, .x = k->x_mid, .w = norm, .y = g->normed,
-                  .eps = layer->model->config->norm_eps);
-    hzp_product_backward_summed(plan, layer, HZP_GATE_UP, HZP_TENSOR_D_GATE_UP, g->quantum_flops,
-                                grad.gate_up, g->normed, g->dnormed);
-    HZP_PLAN_NEXT(plan, rmsnorm_bwd, .dy = g->dnormed, .x = k->x_mid, .w = norm, .dx = g->dx,
-                  .dw = hzp_layer_grad(layer, HZP_MLP_NORM), .rstd = k->rstd_mlp);
+    HZP_PLAN_NEXT(plan, swiglu_bwd, .x = use.gate_up, .dy = grad.inner, .dx = grad.gate_up,
+                  .gelu = gelu);
+    hzp_stream_back(plan, layer, HZP_MLP_NORM, HZP_GATE_UP, HZP_TENSOR_D_GATE_UP, g, grad.gate_up,
+                    k->x_mid, k->rstd_mlp);
 }

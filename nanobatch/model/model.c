@@ -13,9 +13,9 @@ int hzp_model_create(struct hzp_device *dev, struct hzp_weights *weights, int32_
     const struct hzp_layout *layout = hzp_weights_layout(weights);
     const struct hzp_model_config *config = &layout->config;
     int32_t dim = config->heads.dim;
-    bool still = hzp_config_has_no_rope(config);
-    size_t turns = (size_t)positions * (size_t)dim;
-    size_t bytes = (turns + (still ? (size_t)dim : 0)) * sizeof(float);
+    bool still = hzp_config_has_no_rope(config), local = hzp_config_has_local(config);
+    size_t turns = (size_t)positions * (size_t)dim, rest = still ? (size_t)dim : 0;
+    size_t bytes = (turns + rest + (local ? turns : 0)) * sizeof(float);
     void *table;
     HZP_TRY(hzp_device_alloc(dev, HZP_MEM_DEVICE, bytes, &table));
 
@@ -28,6 +28,9 @@ int hzp_model_create(struct hzp_device *dev, struct hzp_weights *weights, int32_
     m->rope = (struct hzp_mat){table, positions, dim, dim, HZP_F32};
     if (still)
         m->no_rope = (struct hzp_mat){(float *)table + turns, positions, dim, 0, HZP_F32};
+    if (local)
+        m->rope_local =
+            (struct hzp_mat){(float *)table + turns + rest, positions, dim, dim, HZP_F32};
     m->positions = positions;
 
     float *host = malloc(bytes);
@@ -36,7 +39,9 @@ int hzp_model_create(struct hzp_device *dev, struct hzp_weights *weights, int32_
     int r = host ? HZP_OK : HZP_ENOMEM;
     if (r < 0)
         goto out;
-    hzp_rope_table(config, positions, host);
+    hzp_rope_table(config, false, positions, host);
+    if (local)
+        hzp_rope_table(config, true, positions, host + turns + rest);
     for (int32_t j = 0; still && j < dim; j++) /* cosines and sines of 0 */
         host[turns + (size_t)j] = j < dim / 2;
     HZP_TRY_GOTO(hzp_lane_open(dev, HZP_BOUND_COPY, &lane));

@@ -17,6 +17,7 @@ struct hzp_model {
     enum hzp_dtype act;                    /* type of weights and activations */
     bool kv_e4m3;                          /* keys and values in pages are E4M3; else of act */
     struct hzp_mat rope;                   /* [positions][dim] F32, device memory, owned */
+    struct hzp_mat rope_local; /* the same of layers that rotate by another theta; or absent */
     struct hzp_mat no_rope; /* the same with stride 0: turns nothing; absent: no layer needs it */
     /* Between the ranks of a slice, one for each tenant's collectives; NULL: one rank. */
     struct hzp_link *tensor, *tensor_train;

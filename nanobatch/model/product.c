@@ -74,10 +74,17 @@ static void quantize(struct hzp_plan *plan, const struct hzp_layer_space *s, str
                       .scale = s->narrow_scale);
 }
 
+/* Whether the ops that are several in one compute this model's norm and gate. */
+static bool has_fused(const struct hzp_model_config *c)
+{
+    return !c->norm_plus_one && !c->no_norm_before && !c->gelu;
+}
+
 /* Whether norm and SwiGLU write the narrow buffer themselves. */
 static bool has_codes(const struct hzp_layer *layer, const struct hzp_layer_space *s)
 {
-    return s->narrow.ptr && hzp_device_has_codes(layer->model->dev);
+    const struct hzp_model_config *c = layer->model->config;
+    return s->narrow.ptr && hzp_device_has_codes(layer->model->dev) && has_fused(c);
 }
 
 void hzp_product_forward(struct hzp_plan *plan, const struct hzp_layer *layer, enum hzp_role role,
@@ -158,8 +165,19 @@ void hzp_stream_norm(struct hzp_plan *plan, const struct hzp_layer *layer, enum 
             norm_divided(plan, layer, role, s, x, rstd);
         return;
     }
-    HZP_PLAN_NEXT(plan, rmsnorm, .x = x, .w = hzp_layer_weight(layer, role), .y = s->normed,
-                  .rstd = rstd, .eps = layer->model->config->norm_eps);
+    hzp_stream_normed(plan, layer, role, x, s->normed, rstd);
+}
+
+void hzp_stream_normed(struct hzp_plan *plan, const struct hzp_layer *layer, enum hzp_role role,
+                       struct hzp_mat x, struct hzp_mat y, float *rstd)
+{
+    const struct hzp_model_config *c = layer->model->config;
+    struct hzp_mat w = hzp_layer_weight(layer, role);
+    if (!w.ptr)
+        HZP_PLAN_NEXT(plan, cast, .x = x, .y = y);
+    else
+        HZP_PLAN_NEXT(plan, rmsnorm, .x = x, .w = w, .y = y, .rstd = rstd, .eps = c->norm_eps,
+                      .plus_one = c->norm_plus_one);
 }
 
 /* The norm, the product and SwiGLU as one op; false: not possible. */
@@ -171,7 +189,7 @@ static bool project_normed(struct hzp_plan *plan, const struct hzp_layer *layer,
     struct hzp_project_args args = {.norm = hzp_layer_weight(layer, p->norm),
                                     .eps = layer->model->config->norm_eps,
                                     .gated = p->inner.ptr != NULL};
-    if (p->rstd || s->quantum_flops || divided || s->narrow.ptr)
+    if (p->rstd || s->quantum_flops || divided || s->narrow.ptr || !has_fused(layer->model->config))
         return false;
     args.product = forward_args(layer, p->role, s, x, p->bias, args.gated ? p->inner : y);
     return hzp_plan_project(plan, layer->model, &args);
@@ -202,7 +220,7 @@ bool hzp_normed_product(struct hzp_plan *plan, const struct hzp_layer *layer,
     norm_rows(plan, layer, p, s, x);
     struct hzp_project_args gated = {.gated = 1};
     gated.product = forward_args(layer, p->role, s, s->normed, p->bias, p->inner);
-    if (p->inner.ptr && !p->rstd && !s->quantum_flops &&
+    if (p->inner.ptr && !p->rstd && !s->quantum_flops && !layer->model->config->gelu &&
         hzp_device_projects(layer->model->dev, &gated)) {
         hzp_plan_next(plan, HZP_OP_project, &gated);
         return false;
@@ -215,7 +233,7 @@ bool hzp_normed_product(struct hzp_plan *plan, const struct hzp_layer *layer,
         return true;
     }
     if (p->inner.ptr)
-        HZP_PLAN_NEXT(plan, swiglu, .x = y, .y = p->inner);
+        HZP_PLAN_NEXT(plan, swiglu, .x = y, .y = p->inner, .gelu = layer->model->config->gelu);
     return false;
 }
 
@@ -232,6 +250,26 @@ static void norm_ahead(struct hzp_plan *plan, const struct hzp_layer *layer, enu
     }
 }
 
+static enum hzp_role post_of(enum hzp_role role)
+{
+    return role == HZP_O ? HZP_ATTN_POST : HZP_MLP_POST;
+}
+
+/* to = from + the norm of the product. */
+static void add_normed(struct hzp_plan *plan, const struct hzp_layer *layer, enum hzp_role role,
+                       const struct hzp_layer_space *s, struct hzp_mat x, bool coded,
+                       struct hzp_mat from, struct hzp_mat to)
+{
+    const struct hzp_model_config *c = layer->model->config;
+    struct hzp_mat wide = hzp_mat_cols(s->wide, 0, to.cols);
+    struct hzp_matmul_args args = forward_args(layer, role, s, x, (struct hzp_mat){0}, wide);
+    if (!coded)
+        quantize(plan, s, x);
+    hzp_plan_add_matmul(plan, s->quantum_flops, &args);
+    HZP_PLAN_NEXT(plan, rmsnorm, .x = wide, .w = hzp_layer_weight(layer, post_of(role)),
+                  .add = from, .y = to, .eps = c->norm_eps, .plus_one = c->norm_plus_one);
+}
+
 void hzp_stream_add(struct hzp_plan *plan, const struct hzp_layer *layer, enum hzp_role role,
                     const struct hzp_layer_space *s, struct hzp_mat x, bool coded,
                     struct hzp_mat from, struct hzp_mat to)
@@ -239,6 +277,10 @@ void hzp_stream_add(struct hzp_plan *plan, const struct hzp_layer *layer, enum h
     const struct hzp_model *model = layer->model;
     enum hzp_tensor_place place = role == HZP_O ? HZP_TENSOR_O : HZP_TENSOR_DOWN;
     const struct hzp_mat none = {0};
+    if (model->config->norm_after) {
+        add_normed(plan, layer, role, s, x, coded, from, to);
+        return;
+    }
     if (s->part.ptr) {
         if (from.ptr != to.ptr) /* the scatter adds to it */
             HZP_PLAN_NEXT(plan, cast, .x = from, .y = to);
@@ -268,4 +310,56 @@ struct hzp_mat hzp_stream_grad(struct hzp_plan *plan, const struct hzp_layer_gra
         return g->dx;
     HZP_PLAN_NEXT(plan, cast, .x = g->dx, .y = g->dx_act);
     return g->dx_act;
+}
+
+void hzp_norm_backward(struct hzp_plan *plan, const struct hzp_layer *layer, enum hzp_role role,
+                       const struct hzp_layer_grads *g, struct hzp_mat x, struct hzp_mat dy,
+                       struct hzp_mat scratch)
+{
+    const struct hzp_model_config *c = layer->model->config;
+    struct hzp_mat w = hzp_layer_weight(layer, role), dx = hzp_mat_cols(g->dwide, 0, x.cols);
+    HZP_PLAN_NEXT(plan, rmsnorm, .x = x, .w = w, .y = scratch, .rstd = g->rstd, .eps = c->norm_eps,
+                  .plus_one = c->norm_plus_one);
+    HZP_PLAN_NEXT(plan, fill, .y = dx);
+    HZP_PLAN_NEXT(plan, rmsnorm_bwd, .dy = dy, .x = x, .w = w, .dx = dx,
+                  .dw = hzp_layer_grad(layer, role), .rstd = g->rstd, .plus_one = c->norm_plus_one);
+}
+
+struct hzp_mat hzp_stream_grad_of(struct hzp_plan *plan, const struct hzp_layer *layer,
+                                  enum hzp_role role, const struct hzp_layer_grads *g,
+                                  struct hzp_mat x)
+{
+    if (!layer->model->config->norm_after)
+        return hzp_stream_grad(plan, g);
+    struct hzp_mat wide = hzp_mat_cols(g->wide, 0, g->dx.cols);
+    struct hzp_mat dwide = hzp_mat_cols(g->dwide, 0, g->dx.cols);
+    struct hzp_matmul_args args = {
+        .a = x, .b = hzp_layer_weight(layer, role), .c = wide, .trans_b = 1};
+    hzp_plan_add_matmul(plan, g->quantum_flops, &args);
+    hzp_norm_backward(plan, layer, post_of(role), g, wide, g->dx, g->normed);
+    if (g->dx_act.ptr == g->dx.ptr)
+        return dwide;
+    HZP_PLAN_NEXT(plan, cast, .x = dwide, .y = g->dx_act);
+    return g->dx_act;
+}
+
+void hzp_stream_back(struct hzp_plan *plan, const struct hzp_layer *layer, enum hzp_role norm,
+                     enum hzp_role role, enum hzp_tensor_place place,
+                     const struct hzp_layer_grads *g, struct hzp_mat dy, struct hzp_mat x,
+                     const float *rstd)
+{
+    struct hzp_mat w = hzp_layer_weight(layer, norm);
+    hzp_stream_normed(plan, layer, norm, x, g->normed, NULL);
+    if (!w.ptr) { /* what is read is the stream itself */
+        struct hzp_matmul_args input = {
+            .a = dy, .b = hzp_layer_weight(layer, role), .c = g->dx, .accumulate = 1};
+        add_weight_grad(plan, layer, role, g->quantum_flops, dy, g->normed);
+        hzp_plan_add_matmul(plan, g->quantum_flops, &input);
+        return;
+    }
+    hzp_product_backward_summed(plan, layer, role, place, g->quantum_flops, dy, g->normed,
+                                g->dnormed);
+    HZP_PLAN_NEXT(plan, rmsnorm_bwd, .dy = g->dnormed, .x = x, .w = w, .dx = g->dx,
+                  .dw = hzp_layer_grad(layer, norm), .rstd = rstd,
+                  .plus_one = layer->model->config->norm_plus_one);
 }

@@ -88,6 +88,29 @@ void hzp_product_backward_summed(struct hzp_plan *plan, const struct hzp_layer *
                                  uint64_t quantum_flops, struct hzp_mat dy, struct hzp_mat x,
                                  struct hzp_mat dx);
 
+/* y = rmsnorm(x) by the layer's weight of that role, which may be x itself, cast: a model without a
+ * norm there.  rstd NULL: not stored. */
+void hzp_stream_normed(struct hzp_plan *plan, const struct hzp_layer *layer, enum hzp_role role,
+                       struct hzp_mat x, struct hzp_mat y, float *rstd);
+/* The backward pass of that norm and of the product of role that reads it: dy of the product; x,
+ * the stream that was normed.  Gradients of the weights, and dx of the stream, are added to. */
+void hzp_stream_back(struct hzp_plan *plan, const struct hzp_layer *layer, enum hzp_role norm,
+                     enum hzp_role role, enum hzp_tensor_place place,
+                     const struct hzp_layer_grads *g, struct hzp_mat dy, struct hzp_mat x,
+                     const float *rstd);
+
+/* dy of rmsnorm(x) -> the first columns of dwide.  x F32; its rstd is computed again, with what it
+ * norms in `scratch`, of act. */
+void hzp_norm_backward(struct hzp_plan *plan, const struct hzp_layer *layer, enum hzp_role role,
+                       const struct hzp_layer_grads *g, struct hzp_mat x, struct hzp_mat dy,
+                       struct hzp_mat scratch);
+
+/* The gradient of the product x W^T, W the matrix of O or Down, whose result the stream gets: the
+ * stream's, or where a norm is between them, that norm's.  The product is then computed again. */
+struct hzp_mat hzp_stream_grad_of(struct hzp_plan *plan, const struct hzp_layer *layer,
+                                  enum hzp_role role, const struct hzp_layer_grads *g,
+                                  struct hzp_mat x);
+
 /* The gradient of the residual stream in the type of matrix products: dx itself, or dx_act after a
  * cast. */
 struct hzp_mat hzp_stream_grad(struct hzp_plan *plan, const struct hzp_layer_grads *g);

@@ -123,6 +123,8 @@ static struct hzp_layer_space tenant_rows(const struct hzp_layer_space *s, int32
     of.qkv_bare = hzp_mat_rows(s->qkv_bare, row0, rows);
     of.qkv = hzp_mat_rows(s->qkv, row0, rows);
     of.attn = hzp_mat_rows(s->attn, row0, rows);
+    if (s->wide.ptr)
+        of.wide = hzp_mat_rows(s->wide, row0, rows);
     return of;
 }
 

@@ -22,6 +22,7 @@ static size_t lay_out(struct hzp_serve_space *s, char *base, const struct hzp_la
     s->picked_normed = hzp_mat_cut(base, &at, logits, c->width, act);
     s->logits = hzp_mat_cut(base, &at, logits, c->vocab, HZP_F32);
     s->gathered = hzp_gathered_cut(base, &at, layout, logits);
+    s->wide = hzp_wide_cut(base, &at, layout, rows);
     if (layout->slice.ranks > 1)
         s->part = hzp_mat_cut(base, &at, rows, c->width, HZP_F32);
     if (fp8)

@@ -25,7 +25,7 @@ struct hzp_serve_space {
     float *narrow_scale;
     struct hzp_mat picked, picked_normed; /* [logits][width] F32, act */
     struct hzp_mat logits;                /* [logits][vocab] F32 */
-    struct hzp_mat gathered, part;        /* as in nanobatch/model/space.h */
+    struct hzp_mat gathered, part, wide;  /* as in nanobatch/model/space.h */
 };
 
 /* Bytes the space will take: for the memory plan.  fp8: the weights have it, hzp_weights_fp8. */

@@ -29,6 +29,15 @@ struct hzp_mat hzp_narrow_cut(char *base, size_t *at, const struct hzp_layout *l
     return mat;
 }
 
+struct hzp_mat hzp_wide_cut(char *base, size_t *at, const struct hzp_layout *layout, int32_t rows)
+{
+    const struct hzp_model_config *c = &layout->config;
+    if (!c->norm_after && !c->qk_norm_full)
+        return (struct hzp_mat){0};
+    int32_t cols = HZP_MAX(c->width, c->heads.heads * c->heads.dim);
+    return hzp_mat_cut(base, at, rows, HZP_ROUND_UP(cols, 8), HZP_F32);
+}
+
 struct hzp_mat hzp_gathered_cut(char *base, size_t *at, const struct hzp_layout *layout,
                                 int32_t rows)
 {

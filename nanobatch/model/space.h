@@ -34,6 +34,8 @@ struct hzp_layer_space {
     bool ahead;
     bool sums_apart; /* the caller adds up what the ranks' products of O and Down give */
     bool x_last;     /* with ahead: no norm of this pass reads x_out */
+    /* [rows][width or heads dim] F32: what is normed behind a product; absent: nothing is */
+    struct hzp_mat wide;
     float *rstd_attn, *rstd_mlp; /* [rows] F32, or NULL: not kept */
     float *lse;                  /* [rows][heads], or NULL: not kept */
     uint64_t quantum_flops;      /* matrix products are cut to about this; 0: whole */
@@ -47,6 +49,8 @@ struct hzp_layer_grads {
     struct hzp_mat normed, inner;    /* as in the forward pass: computed again */
     struct hzp_mat dinner, dgate_up; /* [rows][inner], [rows][2 inner] act */
     struct hzp_mat dattn, dqkv;      /* as attn and qkv */
+    struct hzp_mat wide, dwide;      /* as in the forward pass, and its gradient; or absent */
+    float *rstd;                     /* [rows], with them */
     uint64_t quantum_flops;          /* as above */
 };
 
@@ -56,6 +60,9 @@ struct hzp_mat hzp_mat_cols(struct hzp_mat mat, int32_t col0, int32_t cols);
 /* A rows x cols matrix over memory at base + *at; *at advances by its size, rounded up to 256
  * bytes.  base NULL: only counts. */
 struct hzp_mat hzp_mat_cut(char *base, size_t *at, int32_t rows, int32_t cols, enum hzp_dtype type);
+
+/* `wide` of so many rows, cut as by hzp_mat_cut; absent, of no size, where the model needs none. */
+struct hzp_mat hzp_wide_cut(char *base, size_t *at, const struct hzp_layout *layout, int32_t rows);
 
 /* Where ranks that compute products together gather so many rows' logits, [ranks rows][vocab /
  * ranks] F32, cut as by hzp_mat_cut; absent, of no size, where the layout is not a slice's. */

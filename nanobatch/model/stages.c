@@ -121,6 +121,7 @@ static struct hzp_layer_space space_of(const struct hzp_forward *f, const struct
         .inner = rows_of(run, s->inner),
         .narrow = s->narrow.ptr ? rows_of(run, s->narrow) : s->narrow,
         .narrow_scale = s->narrow.ptr ? s->narrow_scale + scale0 : NULL,
+        .wide = s->wide.ptr ? rows_of(run, s->wide) : s->wide,
         .part = divide ? rows_of(run, s->part) : (struct hzp_mat){0},
         /* With a lane of their own the norm of a sum and the all-gather of its rows stand behind
          * it: with the product that reads them the lane of products would wait for them, and

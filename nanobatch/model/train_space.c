@@ -28,7 +28,9 @@ static void cut_attention(const struct hzp_train_space *s, char *base, size_t *a
 {
     struct widths w = widths_of(layout);
     k->qkv = hzp_mat_cut(base, at, rows, w.packed, s->act);
-    k->qkv_bare = layout->config.qk_norm ? hzp_mat_cut(base, at, rows, w.packed, s->act) : k->qkv;
+    k->qkv_bare = layout->config.qk_norm || layout->config.qk_norm_full
+                      ? hzp_mat_cut(base, at, rows, w.packed, s->act)
+                      : k->qkv;
     k->attn = hzp_mat_cut(base, at, rows, w.attn, s->act);
     k->rstd_attn = hzp_mat_cut(base, at, 1, rows, HZP_F32).ptr;
     k->rstd_mlp = hzp_mat_cut(base, at, 1, rows, HZP_F32).ptr;
@@ -105,6 +107,7 @@ static size_t lay_out_rows(struct hzp_train_space *s, char *base, const struct h
     at = HZP_MAX(at, at_long);
     s->normed = hzp_mat_cut(base, &at, HZP_MAX(usual, rows), w.width, s->act);
     s->inner = hzp_mat_cut(base, &at, HZP_MAX(usual, rows), w.inner, s->act);
+    s->wide = hzp_wide_cut(base, &at, layout, HZP_MAX(usual, rows));
     cut_head(s, base, &at, layout, w);
     if (s->config.fp8)
         s->narrow = hzp_narrow_cut(base, &at, layout, rows, &s->narrow_scale);
@@ -117,6 +120,9 @@ static size_t lay_out_rows(struct hzp_train_space *s, char *base, const struct h
     s->dgate_up = hzp_mat_cut(base, &at, rows, 2 * w.inner, s->act);
     s->dattn = hzp_mat_cut(base, &at, rows, w.attn, s->act);
     s->dqkv = hzp_mat_cut(base, &at, rows, w.packed, s->act);
+    s->dwide = hzp_wide_cut(base, &at, layout, rows);
+    if (s->wide.cols)
+        s->rstd = hzp_mat_cut(base, &at, 1, rows, HZP_F32).ptr;
     return at;
 }
 
@@ -251,6 +257,7 @@ struct hzp_layer_space hzp_train_layer_space(const struct hzp_train_space *s, in
         .lse = k->lse + (size_t)row0 * heads,
         .narrow = s->narrow.ptr ? hzp_mat_rows(s->narrow, row0, rows) : s->narrow,
         .narrow_scale = s->narrow.ptr ? s->narrow_scale + row0 : NULL,
+        .wide = s->wide.ptr ? hzp_mat_rows(s->wide, row0, rows) : s->wide,
         .quantum_flops = s->config.quantum_flops,
     };
 }
@@ -267,6 +274,9 @@ struct hzp_layer_grads hzp_train_layer_grads(const struct hzp_train_space *s, in
         .dgate_up = hzp_mat_rows(s->dgate_up, 0, rows),
         .dattn = hzp_mat_rows(s->dattn, 0, rows),
         .dqkv = hzp_mat_rows(s->dqkv, 0, rows),
+        .wide = s->wide.ptr ? hzp_mat_rows(s->wide, 0, rows) : s->wide,
+        .dwide = s->dwide.ptr ? hzp_mat_rows(s->dwide, 0, rows) : s->dwide,
+        .rstd = s->rstd,
         .quantum_flops = s->config.quantum_flops,
     };
 }

@@ -74,6 +74,8 @@ struct hzp_train_space {
     struct hzp_mat picked_normed;                   /* [head_rows][width] act */
     struct hzp_mat logits, dlogits; /* [head_rows][vocab] F32, act; in the same place, row by row */
     struct hzp_mat gathered;        /* as in nanobatch/model/space.h */
+    struct hzp_mat wide, dwide;     /* as in nanobatch/model/space.h */
+    float *rstd;                    /* with them */
     float *picked_rstd;             /* [head_rows] */
     struct hzp_mat narrow;          /* fp8: as in nanobatch/model/space.h */
     float *narrow_scale;

@@ -191,19 +191,19 @@ static void normal(const struct hzp_item *item, union args *ret)
         ret->attn.segs.ctx_max = ctx_most(&ret->attn);
         HOLE(&ret->attn.kv, type, offsetof(struct hzp_kv, k_scale));
         TAIL(&ret->attn.segs, ctx_max);
-        TAIL(&ret->attn, scale);
+        TAIL(&ret->attn, window);
         break;
     case HZP_OP_rope:
         HOLE(&ret->rope.kv, type, offsetof(struct hzp_kv, k_scale));
         break;
     case HZP_OP_rmsnorm:
-        TAIL(&ret->norm, eps);
+        TAIL(&ret->norm, plus_one);
         break;
     case HZP_OP_codes:
         TAIL(&ret->codes, eps);
         break;
     case HZP_OP_cast:
-        TAIL(&ret->cast, scale);
+        TAIL(&ret->cast, cap);
         break;
     case HZP_OP_matmul:
         TAIL(&ret->matmul, accumulate);

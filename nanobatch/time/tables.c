@@ -27,20 +27,21 @@ static void describe_matmul(const struct hzp_matmul_args *m, struct hzp_op_key *
 }
 
 /* The positions that a row attends to, on average, where only the longest lengths are known. */
-static double seen(const struct hzp_segs *segs)
+static double seen(const struct hzp_segs *segs, int32_t window)
 {
-    return segs->ctx_max - segs->rows_max + (segs->rows_max + 1) / 2.0;
+    double all = segs->ctx_max - segs->rows_max + (segs->rows_max + 1) / 2.0;
+    return window > 0 ? HZP_MIN(all, (double)window) : all;
 }
 
 static void describe_attention(const struct hzp_mat *out, const struct hzp_segs *segs,
-                               const struct hzp_heads *heads, struct hzp_op_key *key,
-                               struct hzp_op_size *size)
+                               const struct hzp_heads *heads, int32_t window,
+                               struct hzp_op_key *key, struct hzp_op_size *size)
 {
     key->type = (uint8_t)out->type;
     key->a = heads->heads * 1024 + heads->kv_heads;
     key->b = heads->dim;
     size->x = out->rows;
-    size->y = seen(segs);
+    size->y = seen(segs, window);
 }
 
 static void by_rows(const struct hzp_mat *first, const struct hzp_mat *last, struct hzp_op_key *key,
@@ -95,13 +96,13 @@ static void describe_operands(enum hzp_op op, const void *args, struct hzp_op_ke
 #define ATTENTION(name)                                                                            \
     case HZP_OP_##name: {                                                                          \
         const struct hzp_##name##_args *v = args;                                                  \
-        describe_attention(&v->out, &v->segs, &v->heads, key, size);                               \
+        describe_attention(&v->out, &v->segs, &v->heads, v->window, key, size);                    \
         break;                                                                                     \
     }
 #define PAGED(name)                                                                                \
     case HZP_OP_##name: {                                                                          \
         const struct hzp_##name##_args *v = args;                                                  \
-        describe_attention(&v->out, &v->segs, &v->heads, key, size);                               \
+        describe_attention(&v->out, &v->segs, &v->heads, v->window, key, size);                    \
         key->flags = v->kv.type == HZP_E4M3;                                                       \
         break;                                                                                     \
     }
@@ -135,7 +136,7 @@ void hzp_op_describe(enum hzp_op op, const void *args, struct hzp_op_key *key,
     case HZP_OP_rmsnorm: {
         const struct hzp_rmsnorm_args *v = args;
         by_rows(&v->x, &v->y, key, size);
-        key->flags = v->rstd ? 1 : 0;
+        key->flags = (uint8_t)((v->rstd ? 1 : 0) | (v->add.ptr ? 2 : 0));
         break;
     }
     case HZP_OP_codes: {

@@ -49,6 +49,8 @@ static void test_matrices(void **state)
     BROKEN(rmsnorm, a, y.type, HZP_BF16, "differ in type");
     BROKEN(rmsnorm, a, w.cols, 7, "w is not [1][cols]");
     BROKEN(rmsnorm, a, eps, -1, "eps");
+    BROKEN(rmsnorm, a, add, bf16(3, 3, 8), "add or y is not F32");
+    BROKEN(rmsnorm, a, add, mat(3, 2, 8), "x and add differ in shape");
     a.x = (struct hzp_mat){NULL, 0, 8, 8, HZP_F32};
     a.y = a.x;
     assert_null(hzp_op_validate(HZP_OP_rmsnorm, &a)); /* no rows: no memory is needed */
@@ -97,7 +99,7 @@ static void test_project(void **state)
 
 static void test_overlap(void **state)
 {
-    struct hzp_swiglu_args a = {mat(0, 4, 8), mat(1, 4, 4)};
+    struct hzp_swiglu_args a = {mat(0, 4, 8), mat(1, 4, 4), 0};
     BROKEN(swiglu, a, y.ptr, memory[0], "y overlaps x");
     BROKEN(swiglu, a, y.ptr, memory[0] + 31, "y overlaps x");
     a.y.ptr = memory[0] + 32; /* directly behind x */
@@ -203,6 +205,7 @@ static void test_attention(void **state)
                                          .lse = memory[6],
                                          .segs = p.segs,
                                          .heads = a.heads};
+    BROKEN(attn_packed_bwd, b, window, -1, "window or cap is negative");
     BROKEN(attn_packed_bwd, b, lse, NULL, "lse is absent");
     BROKEN(attn_packed_bwd, b, dqkv.cols, 31, "differ in shape");
     BROKEN(attn_packed_bwd, b, dout.type, HZP_BF16, "differ in type");
@@ -211,7 +214,7 @@ static void test_attention(void **state)
 static void test_training(void **state)
 {
     struct hzp_rmsnorm_bwd_args n = {mat(0, 3, 8), mat(1, 3, 8), mat(2, 1, 8),
-                                     mat(3, 3, 8), mat(4, 1, 8), memory[5]};
+                                     mat(3, 3, 8), mat(4, 1, 8), memory[5], 0};
     BROKEN(rmsnorm_bwd, n, dw.cols, 7, "dw is not");
     BROKEN(rmsnorm_bwd, n, dx.type, HZP_BF16, "dx is not F32");
     BROKEN(rmsnorm_bwd, n, rstd, NULL, "rstd is absent");
@@ -279,6 +282,7 @@ static void test_the_rest(void **state)
     struct hzp_cast_args c = {.x = mat(0, 3, 8), .y = bf16(1, 3, 8)};
     BROKEN(cast, c, y.type, HZP_I16, "neither F32 nor BF16");
     BROKEN(cast, c, scale, 1.0f / 0.0f, "not finite");
+    BROKEN(cast, c, cap, -1, "cap is negative");
     struct hzp_colsum_args s = {bf16(0, 3, 8), mat(1, 1, 8)};
     BROKEN(colsum, s, y.rows, 2, "y is not");
     struct hzp_sample_row row = {.given = -1};

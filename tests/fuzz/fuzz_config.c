@@ -49,7 +49,7 @@ static void use(const struct hzp_model_config *c)
     hzp_layout_free(&l);
     check(c->heads.heads % c->heads.kv_heads == 0 && c->heads.dim % 2 == 0 && c->positions > 0);
     check(c->eos_count >= 0 && c->eos_count <= HZP_COUNT(c->eos));
-    hzp_rope_table(c, 1, table);
+    hzp_rope_table(c, false, 1, table);
     check(isfinite(table[0]));
 }
 

@@ -136,11 +136,11 @@ static void compare(struct fixture_model *f, int32_t chunk_rows, bool one)
     free(kept.grads);
 }
 
-static void check(const char *device, enum hzp_dtype type)
+static void check(const char *device, enum hzp_dtype type, const struct hzp_model_config *model)
 {
     struct fixture_model f;
     struct fixture_config open = {
-        .device = device, .threads = 2, .config = config, .inner = inner, .store = {.type = type}};
+        .device = device, .threads = 2, .config = *model, .inner = inner, .store = {.type = type}};
     fixture_open(&f, &open);
     fixture_publish_random(&f, 5, 0.3f);
     compare(&f, 0, true);
@@ -153,13 +153,38 @@ static void check(const char *device, enum hzp_dtype type)
 static void test_recompute(void **state)
 {
     (void)state;
-    check("ref", HZP_F32);
-    check("cpu", HZP_F32);
-    check("cpu", HZP_BF16);
+    check("ref", HZP_F32, &config);
+    check("cpu", HZP_F32, &config);
+    check("cpu", HZP_BF16, &config);
+}
+
+/* Norms behind products, windows, caps. */
+static void test_kinds(void **state)
+{
+    (void)state;
+    struct hzp_model_config c = config;
+    c.kind[1].window = 5;
+    c.layer_kind[0] = c.layer_kind[2] = 1;
+    c.norm_after = true;
+    c.qk_norm = false;
+    c.qk_norm_full = c.no_norm_before = true;
+    strcpy(c.family, "olmo3");
+    check("cpu", HZP_F32, &c);
+    check("cpu", HZP_BF16, &c);
+    c.qk_norm = c.norm_plus_one = c.gelu = true;
+    c.qk_norm_full = c.no_norm_before = false;
+    c.score_cap = 3;
+    c.logit_cap = 5;
+    c.kind[1].local = true;
+    c.rope_local_theta = 100;
+    strcpy(c.family, "gemma3_text");
+    check("cpu", HZP_F32, &c);
+    check("cpu", HZP_BF16, &c);
 }
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_recompute)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_recompute),
+                                       cmocka_unit_test(test_kinds)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

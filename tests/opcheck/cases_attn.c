@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* tests/opcheck/cases_attn.c - attention. */
+#include <stdio.h>
 #include <string.h>
 
 #include "device/backend.h"
@@ -109,8 +110,17 @@ static void table_make(struct oc_io *io, struct hzp_attn_paged_args *a, int32_t 
     a->line = line;
 }
 
+static const char *bound_text(int window, float cap)
+{
+    static char text[48];
+    snprintf(text, sizeof(text), window ? ", window %d" : "", window);
+    if (cap > 0)
+        strcat(text, ", cap");
+    return text;
+}
+
 /* pattern or, for decode, rows; heads, kv_heads, dim, page_rows, longest context (decode), whether
- * the page numbers are in a table, whether the pages are E4M3 */
+ * the page numbers are in a table, whether the pages are E4M3, window, cap */
 static void build_paged(struct oc_io *io, const struct oc_case *c)
 {
     struct hzp_attn_paged_args a = {.heads = {c->p[1], c->p[2], c->p[3]}};
@@ -119,6 +129,8 @@ static void build_paged(struct oc_io *io, const struct oc_case *c)
     a.segs = decode ? segs_decode(io, rows, c->p[5]) : segs_make(io, &patterns[c->p[0]], &rows);
     a.page_stride = HZP_DIV_UP(a.segs.ctx_max, page_rows) + 2;
     a.scale = dim == 8 ? 1 : 0.125f;
+    a.window = c->p[8];
+    a.cap = (float)c->p[9];
     a.kv.pages = a.segs.count * a.page_stride + 3;
     a.kv.page_rows = page_rows;
     a.kv.type = c->p[7] ? HZP_E4M3 : c->type;
@@ -143,18 +155,22 @@ static void build_paged(struct oc_io *io, const struct oc_case *c)
         table_make(io, &a, page);
     oc_args(io, &a, sizeof(a));
     const char *table = a.table ? ", table" : "", *codes = c->p[7] ? ", e4m3 pages" : "";
+    const char *bound = bound_text(a.window, a.cap);
     if (decode)
-        oc_what(io, "%d rows to %d, %d/%dx%d %s%s%s", rows, c->p[5], c->p[1], c->p[2], dim,
-                oc_type_name(c->type), table, codes);
+        oc_what(io, "%d rows to %d, %d/%dx%d %s%s%s%s", rows, c->p[5], c->p[1], c->p[2], dim,
+                oc_type_name(c->type), table, codes, bound);
     else
-        oc_what(io, "%s, %d/%dx%d %s%s%s", patterns[c->p[0]].name, c->p[1], c->p[2], dim,
-                oc_type_name(c->type), table, codes);
+        oc_what(io, "%s, %d/%dx%d %s%s%s%s", patterns[c->p[0]].name, c->p[1], c->p[2], dim,
+                oc_type_name(c->type), table, codes, bound);
 }
 
-/* pattern, heads, kv_heads, dim, keep lse */
+/* pattern, heads, kv_heads, dim, keep lse, window, cap */
 static void build_packed(struct oc_io *io, const struct oc_case *c)
 {
-    struct hzp_attn_packed_args a = {.heads = {c->p[1], c->p[2], c->p[3]}, .scale = 0.125f};
+    struct hzp_attn_packed_args a = {.heads = {c->p[1], c->p[2], c->p[3]},
+                                     .scale = 0.125f,
+                                     .cap = (float)c->p[6],
+                                     .window = c->p[5]};
     int32_t rows, dim = c->p[3];
     a.segs = segs_make(io, &patterns[c->p[0]], &rows);
     int32_t before = a.segs.count ? a.segs.pos0[0] : 0;
@@ -165,14 +181,17 @@ static void build_packed(struct oc_io *io, const struct oc_case *c)
         a.lse = oc_array(io, "lse", OC_F32, rows * c->p[1], OC_OUT);
     oc_fill(io, &a.qkv, 1, 10);
     oc_args(io, &a, sizeof(a));
-    oc_what(io, "%s, %d/%dx%d %s%s", patterns[c->p[0]].name, c->p[1], c->p[2], dim,
-            oc_type_name(c->type), c->p[4] ? " +lse" : "");
+    oc_what(io, "%s, %d/%dx%d %s%s%s", patterns[c->p[0]].name, c->p[1], c->p[2], dim,
+            oc_type_name(c->type), c->p[4] ? " +lse" : "", bound_text(a.window, a.cap));
 }
 
-/* pattern, heads, kv_heads, dim */
+/* pattern, heads, kv_heads, dim, window, cap */
 static void build_packed_bwd(struct oc_io *io, const struct oc_case *c)
 {
-    struct hzp_attn_packed_bwd_args a = {.heads = {c->p[1], c->p[2], c->p[3]}, .scale = 0.125f};
+    struct hzp_attn_packed_bwd_args a = {.heads = {c->p[1], c->p[2], c->p[3]},
+                                         .scale = 0.125f,
+                                         .cap = (float)c->p[5],
+                                         .window = c->p[4]};
     hzp_op_fn *ref[HZP_OP_COUNT];
     int32_t rows, dim = c->p[3];
     a.segs = segs_make(io, &patterns[c->p[0]], &rows);
@@ -184,12 +203,13 @@ static void build_packed_bwd(struct oc_io *io, const struct oc_case *c)
     a.lse = lse;
     oc_fill(io, &a.qkv, 1, 4);
     oc_fill(io, &a.dout, 1, 10);
-    struct hzp_attn_packed_args forward = {a.qkv, a.out, lse, a.segs, a.heads, a.scale};
+    struct hzp_attn_packed_args forward = {a.qkv,   a.out,   lse,   a.segs,
+                                           a.heads, a.scale, a.cap, a.window};
     hzp_ref_fill(ref);
     ref[HZP_OP_attn_packed](NULL, &forward);
     oc_args(io, &a, sizeof(a));
-    oc_what(io, "%s, %d/%dx%d %s", patterns[c->p[0]].name, c->p[1], c->p[2], dim,
-            oc_type_name(c->type));
+    oc_what(io, "%s, %d/%dx%d %s%s", patterns[c->p[0]].name, c->p[1], c->p[2], dim,
+            oc_type_name(c->type), bound_text(a.window, a.cap));
 }
 
 #define DECODE(type, flags, ...)                                                                   \
@@ -324,5 +344,37 @@ const struct oc_case oc_cases_many[] = {
     DECODE(HZP_BF16, 0, 2, 1, 1, 64, 16, 90000),
     DECODE(HZP_BF16, OC_BENCH, 64, 32, 8, 128, 16, 1024),
     DECODE(HZP_BF16, OC_BENCH, 64, 32, 8, 128, 16, 1024, 0, 1),
+    /* windows of 1, of odd sizes, on borders of pages, tiles and chunks, longer than some contexts;
+     * capped scores */
+    BOTH(DECODE, 0, 5, 4, 4, 8, 16, 40, 0, 0, 1),
+    BOTH(DECODE, OC_GAPS, 7, 6, 2, 64, 16, 300, 0, 0, 17),
+    BOTH(DECODE, 0, 4, 8, 1, 128, 16, 900, 1, 0, 256),
+    BOTH(DECODE, 0, 3, 12, 1, 64, 16, 700, 0, 0, 129),
+    BOTH(DECODE, 0, 3, 24, 2, 128, 16, 500, 0, 0, 33),
+    BOTH(DECODE, 0, 2, 4, 2, 64, 5, 670, 0, 0, 140),
+    BOTH(DECODE, 0, 3, 14, 2, 80, 16, 1100, 0, 0, 513, 2),
+    DECODE(HZP_BF16, 0, 2, 2, 1, 64, 64, 9000, 0, 0, 4095),
+    BOTH(DECODE, 0, 2, 4, 2, 64, 16, 800, 0, 0, 0, 1),
+    BOTH(DECODE, 0, 4, 8, 1, 128, 16, 900, 0, 1, 200, 2),
+    BOTH(DECODE, 0, 4, 8, 1, 128, 16, 900, 0, 1, 255),
+    BOTH(PREFILL, 0, 2, 4, 4, 8, 16, 0, 0, 0, 1),
+    BOTH(PREFILL, OC_GAPS, 7, 6, 2, 64, 16, 0, 0, 0, 17),
+    BOTH(PREFILL, 0, 7, 4, 1, 128, 16, 0, 1, 0, 64),
+    PREFILL(HZP_BF16, 0, 8, 3, 1, 64, 5, 0, 0, 0, 129),
+    BOTH(PREFILL, 0, 7, 2, 1, 80, 16, 0, 0, 0, 130, 2),
+    BOTH(PREFILL, 0, 7, 4, 2, 64, 16, 0, 0, 1, 100, 2),
+    BOTH(PREFILL, 0, 2, 4, 2, 128, 16, 0, 0, 0, 0, 1),
+    BOTH(PACKED, 0, 5, 4, 4, 8, 1, 1),
+    PACKED(HZP_BF16, OC_GAPS, 9, 6, 2, 64, 1, 65),
+    BOTH(PACKED, 0, 10, 4, 1, 128, 1, 17),
+    BOTH(PACKED, 0, 11, 3, 1, 80, 1, 64, 2),
+    BOTH(PACKED, 0, 11, 4, 2, 64, 1, 100, 1),
+    BOTH(PACKED, 0, 5, 4, 2, 64, 1, 0, 1),
+    BOTH(BWD, 0, 5, 4, 4, 8, 1),
+    BOTH(BWD, OC_GAPS, 5, 6, 2, 64, 33),
+    BWD(HZP_BF16, 0, 9, 2, 1, 64, 65),
+    BOTH(BWD, 0, 5, 3, 1, 80, 20, 2),
+    BOTH(BWD, 0, 5, 4, 2, 64, 0, 1),
+    BOTH(BWD, 0, 5, 2, 1, 64, 40, 2),
     {0},
 };

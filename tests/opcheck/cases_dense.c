@@ -22,14 +22,17 @@ static void build_embed(struct oc_io *io, const struct oc_case *c)
     oc_what(io, "%d rows of %dx%d %s from %d", rows, vocab, width, oc_type_name(c->type), c->p[3]);
 }
 
-/* rows, cols, keep rstd */
+/* rows, cols, keep rstd, 1 + w, add (2: in place) */
 static void build_rmsnorm(struct oc_io *io, const struct oc_case *c)
 {
     int32_t rows = c->p[0], cols = c->p[1];
-    struct hzp_rmsnorm_args a = {.eps = 1e-5f};
+    struct hzp_rmsnorm_args a = {.eps = 1e-5f, .plus_one = c->p[3]};
+    enum hzp_dtype type = c->p[4] ? HZP_F32 : c->type;
     a.x = oc_mat(io, "x", rows, cols, HZP_F32, OC_IN);
     a.w = oc_mat(io, "w", 1, cols, c->type, OC_IN);
-    a.y = oc_mat(io, "y", rows, cols, c->type, OC_OUT);
+    a.y = oc_mat(io, "y", rows, cols, type, c->p[4] == 2 ? OC_INOUT : OC_OUT);
+    if (c->p[4])
+        a.add = c->p[4] == 2 ? a.y : oc_mat(io, "add", rows, cols, HZP_F32, OC_IN);
     if (c->p[2])
         a.rstd = oc_array(io, "rstd", OC_F32, rows, OC_OUT);
     oc_fill(io, &a.x, 1, 300);
@@ -38,8 +41,11 @@ static void build_rmsnorm(struct oc_io *io, const struct oc_case *c)
         oc_put(&a.x, 1, i, 0);                      /* a row of zeros: only eps is under the root */
         oc_put(&a.x, 2, i, i & 1 ? 3e15f : -3e15f); /* squares near the end of float's range */
     }
+    if (c->p[4])
+        oc_fill(io, &a.add, 1, 300);
     oc_args(io, &a, sizeof(a));
-    oc_what(io, "%dx%d %s%s", rows, cols, oc_type_name(c->type), c->p[2] ? " +rstd" : "");
+    oc_what(io, "%dx%d %s%s%s%s", rows, cols, oc_type_name(c->type), c->p[2] ? " +rstd" : "",
+            c->p[3] ? ", 1 + w" : "", c->p[4] ? ", add" : "");
 }
 
 /* m, n, k, trans_a, trans_b, bias, accumulate (2: from elsewhere), c has a's type */
@@ -209,13 +215,14 @@ static void append_make(struct oc_io *io, struct hzp_rope_args *a, int32_t page_
         slot[r] = r % 5 == 3 ? -1 : (int32_t)((slots - 1 + (int64_t)r * 7) % slots);
 }
 
-/* rows, heads, kv_heads, dim, norms (1 q, 2 k), page_rows (0: nothing is appended), pages, whether
- * these are E4M3 */
+/* rows, heads, kv_heads, dim, norms (1 q, 2 k, 4: one row of the table, 8: 1 + w), page_rows (0:
+ * nothing is appended), pages, whether these are E4M3 */
 static void build_rope(struct oc_io *io, const struct oc_case *c)
 {
     enum { POSITIONS = 1000 };
     int32_t rows = c->p[0], dim = c->p[3], width = (c->p[1] + 2 * c->p[2]) * dim;
-    struct hzp_rope_args a = {.heads = {c->p[1], c->p[2], dim}, .eps = 1e-6f};
+    struct hzp_rope_args a = {
+        .heads = {c->p[1], c->p[2], dim}, .eps = 1e-6f, .plus_one = c->p[4] & 8};
     bool in_place = c->flags & OC_IN_PLACE;
     int32_t *pos = oc_array(io, "pos", OC_I32, rows, OC_IN);
     a.x = oc_mat(io, "x", rows, width, c->type, in_place ? OC_INOUT : OC_IN);
@@ -253,14 +260,14 @@ static void build_rope(struct oc_io *io, const struct oc_case *c)
                       : " to pages");
 }
 
-/* rows, width */
+/* rows, width, GELU */
 static void build_swiglu(struct oc_io *io, const struct oc_case *c)
 {
     struct hzp_swiglu_args a = {oc_mat(io, "x", c->p[0], 2 * c->p[1], c->type, OC_IN),
-                                oc_mat(io, "y", c->p[0], c->p[1], c->type, OC_OUT)};
+                                oc_mat(io, "y", c->p[0], c->p[1], c->type, OC_OUT), c->p[2]};
     oc_fill(io, &a.x, 2, 300); /* exp(-gate) overflows float at the outliers */
     oc_args(io, &a, sizeof(a));
-    oc_what(io, "%dx%d %s", c->p[0], c->p[1], oc_type_name(c->type));
+    oc_what(io, "%dx%d %s%s", c->p[0], c->p[1], oc_type_name(c->type), c->p[2] ? ", gelu" : "");
 }
 
 /* rows picked, rows there, cols */
@@ -293,19 +300,20 @@ static void build_scatter(struct oc_io *io, const struct oc_case *c)
     oc_what(io, "%d to %dx%d %s", c->p[0], c->p[1], c->p[2], oc_type_name(c->type));
 }
 
-/* rows, cols, to (a type), thirds of the scale; 0: none */
+/* rows, cols, to (a type), thirds of the scale (0: none), cap */
 static void build_cast(struct oc_io *io, const struct oc_case *c)
 {
     static const float odd[] = {INFINITY,    -INFINITY,   NAN,    -0.0f,   3.4e38f,
                                 1.00390625f, 1.01171875f, 1e-45f, -1e-39f, 65504.0f};
     struct hzp_cast_args a = {oc_mat(io, "x", c->p[0], c->p[1], c->type, OC_IN),
                               oc_mat(io, "y", c->p[0], c->p[1], (enum hzp_dtype)c->p[2], OC_OUT),
-                              (float)c->p[3] / 3};
-    oc_fill(io, &a.x, 1, 1e30);
+                              (float)c->p[3] / 3, (float)c->p[4]};
+    oc_fill(io, &a.x, a.cap > 0 ? 20 : 1, a.cap > 0 ? 10 : 1e30);
     for (int32_t i = 0; i < HZP_COUNT(odd) && c->p[0] > 0 && i < c->p[1]; i++)
         oc_put(&a.x, c->p[0] - 1, i, odd[i]);
     oc_args(io, &a, sizeof(a));
-    oc_what(io, "%dx%d %s>%s", c->p[0], c->p[1], oc_type_name(c->type), oc_type_name(a.y.type));
+    oc_what(io, "%dx%d %s>%s%s", c->p[0], c->p[1], oc_type_name(c->type), oc_type_name(a.y.type),
+            a.cap > 0 ? ", cap" : "");
 }
 
 /* rows, cols, value */
@@ -720,5 +728,25 @@ const struct oc_case oc_cases_project[] = {
     BOTH(CODES, OC_GAPS, 3, 4104, 0),
     BOTH(CODES, OC_BENCH, 8192, 2048, 1),
     BOTH(CODES, OC_BENCH, 8192, 2048, 0),
+    {0},
+};
+
+/* Norms of 1 + w and with an addend, GELU, caps; last: other cases keep their random numbers. */
+const struct oc_case oc_cases_kinds[] = {
+    BOTH(RMSNORM, 0, 1, 1, 1, 1, 0),
+    BOTH(RMSNORM, OC_GAPS, 7, 97, 1, 1, 0),
+    BOTH(RMSNORM, 0, 5, 256, 0, 1, 1),
+    BOTH(RMSNORM, OC_GAPS, 9, 33, 1, 0, 1),
+    BOTH(RMSNORM, 0, 9, 264, 1, 1, 2),
+    BOTH(RMSNORM, 0, 0, 8, 0, 0, 2),
+    BOTH(ROPE, OC_GAPS, 9, 4, 2, 8, 11, 16, 5),
+    BOTH(ROPE, OC_IN_PLACE, 33, 6, 3, 128, 11, 16, 3, 1),
+    BOTH(ROPE, 0, 5, 3, 1, 80, 9),
+    BOTH(SWIGLU, 0, 1, 1, 1),
+    BOTH(SWIGLU, OC_GAPS, 7, 97, 1),
+    BOTH(SWIGLU, 0, 33, 256, 1),
+    CAST(HZP_F32, OC_GAPS, 7, 97, HZP_F32, 0, 30),
+    CAST(HZP_F32, 0, 3, 1024, HZP_F32, 2, 5),
+    CAST(HZP_BF16, 0, 3, 64, HZP_BF16, 0, 50),
     {0},
 };

@@ -71,8 +71,13 @@ static void build_xent(struct oc_io *io, const struct oc_case *c)
     }
     for (int32_t r = 3; r < rows; r += 4)
         target[r] = -1;
+    a.cap = (float)c->p[5];
+    for (int32_t r = 0; a.cap > 0 && r < rows; r++)
+        for (int32_t i = 0; i < vocab; i++)
+            oc_put(&a.x, r, i, a.cap * tanhf(oc_get(&a.x, r, i) / a.cap));
     oc_args(io, &a, sizeof(a));
-    oc_what(io, "%dx%d%s%s%s", rows, vocab, kinds[c->p[2]], c->p[3] ? " weighted" : "",
+    oc_what(io, "%dx%d%s%s%s%s", rows, vocab, kinds[c->p[2]], a.cap > 0 ? " cap" : "",
+            c->p[3] ? " weighted" : "",
             c->p[4] == 2 ? " all kinds, lp out"
             : c->p[4]    ? " all kinds"
                          : "");
@@ -99,7 +104,7 @@ static void build_embed_bwd(struct oc_io *io, const struct oc_case *c)
 static void build_rmsnorm_bwd(struct oc_io *io, const struct oc_case *c)
 {
     int32_t rows = c->p[0], cols = c->p[1];
-    struct hzp_rmsnorm_bwd_args a = {0};
+    struct hzp_rmsnorm_bwd_args a = {.plus_one = c->p[4]};
     float *rstd = oc_array(io, "rstd", OC_F32, rows, OC_IN);
     a.dy = oc_mat(io, "dy", rows, cols, c->p[3] == 1 ? HZP_F32 : c->type, OC_IN);
     a.x = oc_mat(io, "x", rows, cols, HZP_F32, OC_IN);
@@ -134,7 +139,8 @@ static void build_rope_bwd(struct oc_io *io, const struct oc_case *c)
 {
     enum { POSITIONS = 500 };
     int32_t rows = c->p[0], dim = c->p[3], width = (c->p[1] + 2 * c->p[2]) * dim;
-    struct hzp_rope_bwd_args a = {.heads = {c->p[1], c->p[2], dim}, .eps = 1e-6f};
+    struct hzp_rope_bwd_args a = {
+        .heads = {c->p[1], c->p[2], dim}, .eps = 1e-6f, .plus_one = c->p[4] & 8};
     bool in_place = c->flags & OC_IN_PLACE;
     int32_t *pos = oc_array(io, "pos", OC_I32, rows, OC_IN);
     a.dy = oc_mat(io, "dy", rows, width, c->type, in_place ? OC_INOUT : OC_IN);
@@ -178,7 +184,7 @@ static void build_swiglu_bwd(struct oc_io *io, const struct oc_case *c)
     int32_t rows = c->p[0], width = c->p[1];
     struct hzp_swiglu_bwd_args a = {oc_mat(io, "x", rows, 2 * width, c->type, OC_IN),
                                     oc_mat(io, "dy", rows, width, c->type, OC_IN),
-                                    oc_mat(io, "dx", rows, 2 * width, c->type, OC_OUT)};
+                                    oc_mat(io, "dx", rows, 2 * width, c->type, OC_OUT), c->p[2]};
     oc_fill(io, &a.x, 2, 100);
     oc_fill(io, &a.dy, 1, 300);
     oc_args(io, &a, sizeof(a));
@@ -322,5 +328,22 @@ const struct oc_case oc_cases_grad[] = {
     BOTH(COLSUM, 0, 300, 64),
     BOTH(COLSUM, OC_GAPS, 39, 520),
     BOTH(COLSUM, OC_BENCH, 1024, 2560),
+    {0},
+};
+
+/* Norms of 1 + w, GELU, capped logits; after all other cases, as in cases_dense.c. */
+const struct oc_case oc_cases_grad_kinds[] = {
+    XENT(OC_GAPS, 9, 97, 1, 1, 0, 5),
+    XENT(0, 9, 1024, 3, 0, 2, 3),
+    XENT(OC_GAPS, 9, 9000, 4, 1, 1, 30),
+    XENT(0, 5, 96, 2, 0, 0, 2),
+    BOTH(RMSNORM, OC_GAPS, 7, 97, 1, 0, 1),
+    BOTH(RMSNORM, 0, 69, 264, 1, 0, 1),
+    BOTH(ROPE, OC_GAPS, 9, 4, 2, 8, 11),
+    BOTH(ROPE, 0, 17, 8, 2, 128, 11),
+    BOTH(ROPE, 0, 4, 3, 1, 80, 9),
+    BOTH(SWIGLU, 0, 1, 1, 1),
+    BOTH(SWIGLU, OC_GAPS, 7, 97, 1),
+    BOTH(SWIGLU, 0, 33, 256, 1),
     {0},
 };

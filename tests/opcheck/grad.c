@@ -26,6 +26,7 @@ struct probe {
     struct oc_io *f, *b; /* the forward's and the backward's case */
     uint8_t *f_result, *b_result;
     struct hzp_mat y, weight; /* in f */
+    float cap;                /* of the forward's input; 0: none */
     int failures;
 };
 
@@ -62,6 +63,7 @@ static void probe_begin(struct probe *p, enum hzp_op op, enum hzp_op forward, ui
 {
     p->op = op;
     p->forward = forward;
+    p->cap = 0;
     oc_io_reset(p->f, seed, false);
     oc_io_reset(p->b, seed + 1, false);
 }
@@ -101,6 +103,8 @@ static void check(struct probe *p, const char *what, const struct hzp_mat *x,
 
     for (int32_t i = 0; i < count; i++) {
         want[i] = slope(p, x, i / x->cols, i % x->cols);
+        if (p->cap > 0) /* dx is with respect to what was capped */
+            want[i] *= 1 - pow(oc_get(x, i / x->cols, i % x->cols) / p->cap, 2);
         sum2 += want[i] * want[i];
     }
     double rms = sqrt(sum2 / count);
@@ -142,9 +146,9 @@ static void grad_embed(struct probe *p)
     check(p, "dtable", &f.table, &b.dtable, true);
 }
 
-static void grad_rmsnorm(struct probe *p)
+static void grad_rmsnorm(struct probe *p, bool plus_one)
 {
-    struct hzp_rmsnorm_args f = {.eps = 1e-3f};
+    struct hzp_rmsnorm_args f = {.eps = 1e-3f, .plus_one = plus_one};
     f.x = nice(p->f, "x", 5, 13);
     f.w = nice(p->f, "w", 1, 13);
     f.y = p->y = oc_mat(p->f, "y", 5, 13, HZP_F32, OC_OUT);
@@ -153,7 +157,7 @@ static void grad_rmsnorm(struct probe *p)
     oc_args(p->f, &f, sizeof(f));
     loss(p);
 
-    struct hzp_rmsnorm_bwd_args b = {0};
+    struct hzp_rmsnorm_bwd_args b = {.plus_one = plus_one};
     float *rstd = oc_array(p->b, "rstd", OC_F32, 5, OC_IN);
     memcpy(rstd, p->f_result + ((uint8_t *)f.rstd - p->f->image), 5 * sizeof(float));
     b.dy = same(p->b, "dy", &p->weight);
@@ -167,11 +171,11 @@ static void grad_rmsnorm(struct probe *p)
     check(p, "dw", &f.w, &b.dw, true);
 }
 
-static void grad_rope(struct probe *p, bool norms)
+static void grad_rope(struct probe *p, bool norms, bool plus_one)
 {
     enum { ROWS = 4, DIM = 6, WIDTH = 4 * DIM };
     static const int32_t positions[ROWS] = {0, 9, 3, 3};
-    struct hzp_rope_args f = {.heads = {2, 1, DIM}, .eps = 1e-3f};
+    struct hzp_rope_args f = {.heads = {2, 1, DIM}, .eps = 1e-3f, .plus_one = plus_one};
     f.x = nice(p->f, "x", ROWS, WIDTH);
     f.y = p->y = oc_mat(p->f, "y", ROWS, WIDTH, HZP_F32, OC_OUT);
     f.table = nice(p->f, "table", 10, DIM); /* any linear map will do */
@@ -185,7 +189,7 @@ static void grad_rope(struct probe *p, bool norms)
     p->weight = nice(p->f, "weight", ROWS, WIDTH);
     oc_args(p->f, &f, sizeof(f));
 
-    struct hzp_rope_bwd_args b = {.heads = f.heads, .eps = f.eps};
+    struct hzp_rope_bwd_args b = {.heads = f.heads, .eps = f.eps, .plus_one = plus_one};
     b.dy = same(p->b, "dy", &p->weight);
     b.dx = oc_mat(p->b, "dx", ROWS, WIDTH, HZP_F32, OC_OUT);
     b.table = same(p->b, "table", &f.table);
@@ -217,11 +221,12 @@ static struct hzp_segs documents(struct oc_io *io)
     return (struct hzp_segs){row0, pos0, 3, 5, 5};
 }
 
-static void grad_attn(struct probe *p, int32_t heads, int32_t kv_heads)
+static void grad_attn(struct probe *p, int32_t heads, int32_t kv_heads, int32_t window, float cap)
 {
     enum { ROWS = 9, DIM = 4 };
     int32_t width = (heads + 2 * kv_heads) * DIM;
-    struct hzp_attn_packed_args f = {.heads = {heads, kv_heads, DIM}, .scale = 0.5f};
+    struct hzp_attn_packed_args f = {
+        .heads = {heads, kv_heads, DIM}, .scale = 0.5f, .cap = cap, .window = window};
     f.qkv = nice(p->f, "qkv", ROWS, width);
     f.out = p->y = oc_mat(p->f, "out", ROWS, heads * DIM, HZP_F32, OC_OUT);
     f.lse = oc_array(p->f, "lse", OC_F32, ROWS * heads, OC_OUT);
@@ -230,7 +235,8 @@ static void grad_attn(struct probe *p, int32_t heads, int32_t kv_heads)
     oc_args(p->f, &f, sizeof(f));
     loss(p);
 
-    struct hzp_attn_packed_bwd_args b = {.heads = f.heads, .scale = f.scale};
+    struct hzp_attn_packed_bwd_args b = {
+        .heads = f.heads, .scale = f.scale, .cap = cap, .window = window};
     struct hzp_mat out = in_result(p->f, p->f_result, f.out);
     float *lse = oc_array(p->b, "lse", OC_F32, ROWS * heads, OC_IN);
     memcpy(lse, p->f_result + ((uint8_t *)f.lse - p->f->image), sizeof(float) * ROWS * heads);
@@ -241,18 +247,23 @@ static void grad_attn(struct probe *p, int32_t heads, int32_t kv_heads)
     b.lse = lse;
     b.segs = documents(p->b);
     backward(p, &b, sizeof(b));
-    check(p, heads == kv_heads ? "dqkv" : "dqkv, grouped", &f.qkv, &b.dqkv, false);
+    check(p,
+          cap > 0             ? "dqkv, window, cap"
+          : window            ? "dqkv, window"
+          : heads == kv_heads ? "dqkv"
+                              : "dqkv, grouped",
+          &f.qkv, &b.dqkv, false);
 }
 
-static void grad_swiglu(struct probe *p)
+static void grad_swiglu(struct probe *p, bool gelu)
 {
-    struct hzp_swiglu_args f = {.x = nice(p->f, "x", 3, 14)};
+    struct hzp_swiglu_args f = {.x = nice(p->f, "x", 3, 14), .gelu = gelu};
     f.y = p->y = oc_mat(p->f, "y", 3, 7, HZP_F32, OC_OUT);
     p->weight = nice(p->f, "weight", 3, 7);
     oc_args(p->f, &f, sizeof(f));
 
     struct hzp_swiglu_bwd_args b = {same(p->b, "x", &f.x), same(p->b, "dy", &p->weight),
-                                    oc_mat(p->b, "dx", 3, 14, HZP_F32, OC_OUT)};
+                                    oc_mat(p->b, "dx", 3, 14, HZP_F32, OC_OUT), gelu};
     backward(p, &b, sizeof(b));
     check(p, "dx", &f.x, &b.dx, false);
 }
@@ -286,11 +297,11 @@ static const struct hzp_row_loss *xent_losses(struct oc_io *io, int32_t rows, in
     return how;
 }
 
-static void grad_xent(struct probe *p, bool weighted, int kind, float kl)
+static void grad_xent(struct probe *p, bool weighted, int kind, float kl, float cap)
 {
     enum { ROWS = 4, VOCAB = 11 };
     static const int32_t targets[ROWS] = {10, 0, -1, 5};
-    struct hzp_xent_args f = {.x = nice(p->f, "x", ROWS, VOCAB)}, b = {0};
+    struct hzp_xent_args f = {.x = nice(p->f, "x", ROWS, VOCAB), .cap = cap}, b = {.cap = cap};
     int32_t *target = oc_array(p->f, "target", OC_I32, ROWS, OC_IN);
     memcpy(target, targets, sizeof(targets));
     f.target = target;
@@ -315,6 +326,7 @@ static void grad_xent(struct probe *p, bool weighted, int kind, float kl)
     if (kind || kl != 0)
         b.how = xent_losses(p->b, ROWS, kind, kl);
     b.loss = oc_array(p->b, "loss", OC_F32, ROWS, OC_OUT);
+    p->cap = cap;
     backward(p, &b, sizeof(b));
     check(p, "dx", &f.x, &b.dx, false);
 }
@@ -363,16 +375,22 @@ int oc_grad(struct oc_target *target, const char *pattern, uint64_t seed)
         call;                                                                                      \
     }
     GRAD(embed_bwd, embed, grad_embed(&p))
-    GRAD(rmsnorm_bwd, rmsnorm, grad_rmsnorm(&p))
-    GRAD(rope_bwd, rope, grad_rope(&p, false))
-    GRAD(rope_bwd, rope, grad_rope(&p, true))
-    GRAD(attn_packed_bwd, attn_packed, grad_attn(&p, 2, 2))
-    GRAD(attn_packed_bwd, attn_packed, grad_attn(&p, 4, 2))
-    GRAD(swiglu_bwd, swiglu, grad_swiglu(&p))
-    GRAD(xent, xent, grad_xent(&p, false, HZP_LOSS_XENT, 0))
+    GRAD(rmsnorm_bwd, rmsnorm, grad_rmsnorm(&p, false))
+    GRAD(rmsnorm_bwd, rmsnorm, grad_rmsnorm(&p, true))
+    GRAD(rope_bwd, rope, grad_rope(&p, false, false))
+    GRAD(rope_bwd, rope, grad_rope(&p, true, false))
+    GRAD(rope_bwd, rope, grad_rope(&p, true, true))
+    GRAD(attn_packed_bwd, attn_packed, grad_attn(&p, 2, 2, 0, 0))
+    GRAD(attn_packed_bwd, attn_packed, grad_attn(&p, 4, 2, 0, 0))
+    GRAD(attn_packed_bwd, attn_packed, grad_attn(&p, 4, 2, 2, 0))
+    GRAD(attn_packed_bwd, attn_packed, grad_attn(&p, 2, 1, 3, 0.7f))
+    GRAD(swiglu_bwd, swiglu, grad_swiglu(&p, false))
+    GRAD(swiglu_bwd, swiglu, grad_swiglu(&p, true))
+    GRAD(xent, xent, grad_xent(&p, false, HZP_LOSS_XENT, 0, 0))
+    GRAD(xent, xent, grad_xent(&p, true, HZP_LOSS_XENT, 0, 3))
     for (int kind = HZP_LOSS_XENT; kind < HZP_LOSS_KINDS; kind++)
         for (int kl = 0; kl < 2; kl++)
-            GRAD(xent, xent, grad_xent(&p, true, kind, kl ? 0.3f : 0))
+            GRAD(xent, xent, grad_xent(&p, true, kind, kl ? 0.3f : 0, 0))
     GRAD(matmul, matmul, grad_matmul(&p, seed))
 #undef GRAD
     free(p.f_result);

@@ -44,8 +44,8 @@ static struct {
 } * progress;
 
 static const struct oc_case *const tables[] = {
-    oc_cases_dense,  oc_cases_attn, oc_cases_sample, oc_cases_grad,
-    oc_cases_update, oc_cases_many, oc_cases_narrow, oc_cases_project,
+    oc_cases_dense, oc_cases_attn,   oc_cases_sample,  oc_cases_grad,  oc_cases_update,
+    oc_cases_many,  oc_cases_narrow, oc_cases_project, oc_cases_kinds, oc_cases_grad_kinds,
 };
 
 static struct oc_target targets[TARGETS_MAX];

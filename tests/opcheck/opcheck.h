@@ -15,7 +15,7 @@
 #include "base/err.h"
 #include "device/device.h"
 
-enum { OC_BUFS_MAX = 24, OC_ARGS_MAX = 512, OC_PARAMS = 9 };
+enum { OC_BUFS_MAX = 24, OC_ARGS_MAX = 512, OC_PARAMS = 10 };
 
 enum oc_elem { OC_F32, OC_BF16, OC_I16, OC_I32, OC_F64, OC_U64, OC_BYTES, OC_E4M3 };
 enum oc_role { OC_IN, OC_OUT, OC_INOUT, OC_SCRATCH /* undefined afterwards */ };
@@ -57,7 +57,8 @@ struct oc_case {
 
 /* The tables, each ended by a case whose build is NULL. */
 extern const struct oc_case oc_cases_dense[], oc_cases_attn[], oc_cases_sample[], oc_cases_grad[],
-    oc_cases_update[], oc_cases_many[], oc_cases_narrow[], oc_cases_project[];
+    oc_cases_update[], oc_cases_many[], oc_cases_narrow[], oc_cases_project[], oc_cases_kinds[],
+    oc_cases_grad_kinds[];
 
 /* The allowed distance of an output from ref's. nmse: sum (y - ref)^2 / sum ref^2. miss: the
  * largest |y - ref| / (|ref| + rms of ref). 0: the bits must be equal. */

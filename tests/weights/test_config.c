@@ -102,14 +102,18 @@ static void test_families(void **state)
         assert_int_equal(c.vocab, 37);
         assert_int_equal(c.heads.heads, 4);
         assert_int_equal(c.heads.kv_heads, 2);
-        assert_int_equal(c.heads.dim, qwen3 ? 10 : 6);
+        assert_int_equal(c.heads.dim, strstr(tiny_models[i], "head_dim") ? 10 : 6);
         assert_int_equal(c.positions, 64);
         double residual = !strcmp(c.family, "granite") ? 0.22 : 1;
-        bool smollm3 = !strcmp(c.family, "smollm3");
+        bool gemma3 = !strcmp(c.family, "gemma3_text");
+        double theta = !strcmp(c.family, "smollm3") ? 2e6
+                       : !strcmp(c.family, "olmo3") ? 5e5
+                       : gemma3                     ? 1e6
+                                                    : 1e4;
         assert_float_equal(c.norm_eps * residual * residual, 1e-5, 1e-11);
-        assert_float_equal(c.rope_theta, smollm3 ? 2e6 : 10000, 0);
+        assert_float_equal(c.rope_theta, theta, 0);
         assert_int_equal(c.qkv_bias, qwen2);
-        assert_int_equal(c.qk_norm, qwen3);
+        assert_int_equal(c.qk_norm, qwen3 || gemma3);
         assert_int_equal(c.tied, strstr(tiny_models[i], "embeddings\": true") != NULL);
         assert_int_equal(c.disk_type, HZP_F32);
         assert_int_equal(c.bos, 1);
@@ -202,9 +206,9 @@ static void test_rope_kinds(void **state)
     assert_float_equal(c.rope_amplitude, sqrt(1.5), 1e-12); /* 1 + log 4 / log 16 */
     assert_float_equal(c.rope_long[2], 8, 0);
     float table[17 * 6];
-    hzp_rope_table(&c, 16, table); /* no text beyond 16: the short list */
+    hzp_rope_table(&c, false, 16, table); /* no text beyond 16: the short list */
     assert_float_equal(table[6 + 2], sqrt(1.5) * cos(pow(1e4, -4.0 / 6) / 2), 1e-6);
-    hzp_rope_table(&c, 17, table);
+    hzp_rope_table(&c, false, 17, table);
     assert_float_equal(table[6 + 2], sqrt(1.5) * cos(pow(1e4, -4.0 / 6) / 8), 1e-6);
     read_bad(LLAMA(", \"rope_scaling\": {\"factor\": 2}"), HZP_EFORMAT, "rope_scaling",
              "rope_type");
@@ -234,7 +238,7 @@ static void test_rope_table(void **state)
     int changed = 0, mixed = 0;
     for (int kind = 0; kind < 3; kind++) {
         c.rope_scaling = (enum hzp_rope_scaling)kind;
-        hzp_rope_table(&c, POSITIONS, table);
+        hzp_rope_table(&c, false, POSITIONS, table);
         for (int j = 0; j < DIM / 2; j++) {
             double plain = 1 / pow(100, 2.0 * j / DIM), f = plain;
             double wave = 2 * acos(-1) / plain;
@@ -258,32 +262,75 @@ static void test_rope_table(void **state)
     assert_true(mixed > 0);
 }
 
+/* What Gemma and OLMo have otherwise. */
+static void test_gemma_olmo(void **state)
+{
+    struct hzp_model_config c = read_good(TINY("gemma2", ""), NULL);
+    assert_true(c.norm_after && c.norm_plus_one && c.gelu && c.tied && !c.no_norm_before);
+    assert_true(c.score_cap == 50 && c.logit_cap == 30 && c.heads.dim == 256);
+    assert_float_equal(c.attn_scale, 0.0625, 0);
+    assert_float_equal(c.embed_scale, sqrt(24), 1e-6);
+    c = read_good(TINY("gemma2", ", \"final_logit_softcapping\": null, "
+                                 "\"attn_logit_softcapping\": 7, \"query_pre_attn_scalar\": 4"),
+                  NULL);
+    assert_true(c.score_cap == 7 && c.logit_cap == 0 && c.attn_scale == 0.5f);
+    c = read_good(TINY("gemma3_text", ", \"sliding_window\": 8"), NULL);
+    assert_true(c.qk_norm && c.score_cap == 0 && c.logit_cap == 0 && c.rope_theta == 1e6);
+    assert_true(c.rope_local_theta == 1e4 && hzp_config_has_local(&c));
+    c = read_good(TINY("olmo3", ", \"rope_parameters\": {\"full_attention\": {\"rope_type\": "
+                                "\"linear\", \"factor\": 2, \"rope_theta\": 300}, "
+                                "\"sliding_attention\": {\"rope_theta\": 200}}"),
+                  NULL);
+    assert_true(c.rope_scaling == HZP_ROPE_LINEAR && c.rope_theta == 300);
+    assert_true(c.rope_local_theta == 200 && c.qk_norm_full && c.no_norm_before);
+    read_bad(TINY("olmo3", ", \"rope_parameters\": {\"sliding_attention\": {\"rope_type\": "
+                           "\"linear\", \"factor\": 2}}"),
+             HZP_EUNSUP, "rope_parameters", "sliding_attention");
+    read_bad(TINY("olmo3", ", \"rope_parameters\": {\"full_attention\": 3}"), HZP_EFORMAT,
+             "rope_parameters", "full_attention");
+    read_bad(TINY("gemma2", ", \"hidden_activation\": \"relu\""), HZP_EUNSUP, "hidden_activation",
+             "relu");
+    read_bad(TINY("gemma3_text", ", \"attn_logit_softcapping\": 50"), HZP_EUNSUP,
+             "attn_logit_softcapping", "gemma3_text");
+    read_bad(TINY("gemma3_text", ", \"use_bidirectional_attention\": true"), HZP_EUNSUP,
+             "use_bidirectional_attention", "true");
+    read_bad(TINY("gemma2", ", \"query_pre_attn_scalar\": null"), HZP_EFORMAT,
+             "query_pre_attn_scalar", "null");
+    read_bad(TINY("gemma3", ", \"text_config\": {}"), HZP_EUNSUP, "model_type",
+             "a nested text_config");
+}
+
+/* The windows of the three layers of a model of 64 positions, which all stay. */
+static void check_windows(const char *text, int32_t first, int32_t second, int32_t third)
+{
+    struct hzp_model_config c = read_good(text, NULL);
+    assert_int_equal(c.positions, 64);
+    assert_int_equal(hzp_config_kind(&c, 0)->window, first);
+    assert_int_equal(hzp_config_kind(&c, 1)->window, second);
+    assert_int_equal(hzp_config_kind(&c, 2)->window, third);
+}
+
 static void test_windows(void **state)
 {
-    assert_int_equal(read_good(TINY("mistral", ", \"sliding_window\": 16"), NULL).positions, 16);
-    assert_int_equal(read_good(TINY("mistral", ", \"sliding_window\": 64"), NULL).positions, 64);
-    assert_int_equal(read_good(TINY("mistral", ", \"sliding_window\": 16, \"layer_types\": "
-                                               "[\"full_attention\", \"full_attention\", "
-                                               "\"full_attention\"]"),
-                               NULL)
-                         .positions,
-                     64);
-    assert_int_equal(read_good(TINY("qwen2", ", \"sliding_window\": 16"), NULL).positions, 64);
-    assert_int_equal(read_good(TINY("qwen2", ", \"sliding_window\": 16, "
-                                             "\"use_sliding_window\": true, "
-                                             "\"max_window_layers\": 2"),
-                               NULL)
-                         .positions,
-                     16);
-    /* a window of no layer */
-    static const char *const none[] = {"", ", \"max_window_layers\": 3"};
-    for (int i = 0; i < HZP_COUNT(none); i++) {
-        char text[1024];
-        snprintf(text, sizeof(text),
-                 "%.*s, \"sliding_window\": 16, \"use_sliding_window\": true%s}",
-                 (int)strlen(TINY("qwen2", "")) - 1, TINY("qwen2", ""), none[i]);
-        assert_int_equal(read_good(text, NULL).positions, 64);
-    }
+#define SLIDES ", \"sliding_window\": 16"
+#define USED   SLIDES ", \"use_sliding_window\": true"
+    check_windows(TINY("mistral", SLIDES), 16, 16, 16);
+    check_windows(TINY("mistral", ", \"sliding_window\": 64"), 0, 0, 0);
+    check_windows(TINY("mistral", SLIDES ", \"layer_types\": [\"full_attention\", "
+                                         "\"full_attention\", \"full_attention\"]"),
+                  0, 0, 0);
+    check_windows(TINY("qwen2", SLIDES), 0, 0, 0);
+    check_windows(TINY("qwen2", USED ", \"max_window_layers\": 2"), 0, 0, 16);
+    check_windows(TINY("qwen2", USED), 0, 0, 0); /* from layer 28 on */
+    check_windows(TINY("qwen2", USED ", \"max_window_layers\": 3"), 0, 0, 0);
+    check_windows(TINY("qwen3", USED ", \"layer_types\": [\"sliding_attention\", "
+                                     "\"full_attention\", \"sliding_attention\"]"),
+                  16, 0, 16);
+    check_windows(TINY("smollm3", USED ", \"no_rope_layers\": [1, 0, 1]"), 0, 16, 0);
+    check_windows(TINY("gemma2", SLIDES), 16, 0, 16);
+    check_windows(TINY("gemma3_text", SLIDES ", \"sliding_window_pattern\": 3"), 16, 16, 0);
+    check_windows(TINY("olmo3", SLIDES), 16, 16, 16);
+    check_windows(TINY("olmo2", SLIDES), 0, 0, 0);
     read_bad(TINY("qwen3", ", \"sliding_window\": null, \"layer_types\": [\"full_attention\", "
                            "\"sliding_attention\", \"full_attention\"]"),
              HZP_EFORMAT, "sliding_window", "null");
@@ -550,14 +597,14 @@ static void test_parameters(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_kinds),          cmocka_unit_test(test_families),
-        cmocka_unit_test(test_llama3),         cmocka_unit_test(test_rope_kinds),
-        cmocka_unit_test(test_rope_table),     cmocka_unit_test(test_windows),
-        cmocka_unit_test(test_special_tokens), cmocka_unit_test(test_types),
-        cmocka_unit_test(test_refused),        cmocka_unit_test(test_ranges),
-        cmocka_unit_test(test_hostile_json),   cmocka_unit_test(test_parameters),
-        cmocka_unit_test(test_ids_outside),    cmocka_unit_test(test_nulls),
-        cmocka_unit_test(test_python_numbers),
+        cmocka_unit_test(test_kinds),      cmocka_unit_test(test_families),
+        cmocka_unit_test(test_llama3),     cmocka_unit_test(test_rope_kinds),
+        cmocka_unit_test(test_rope_table), cmocka_unit_test(test_windows),
+        cmocka_unit_test(test_gemma_olmo), cmocka_unit_test(test_special_tokens),
+        cmocka_unit_test(test_types),      cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_ranges),     cmocka_unit_test(test_hostile_json),
+        cmocka_unit_test(test_parameters), cmocka_unit_test(test_ids_outside),
+        cmocka_unit_test(test_nulls),      cmocka_unit_test(test_python_numbers),
     };
     return cmocka_run_group_tests(tests, scratch_setup, scratch_teardown);
 }

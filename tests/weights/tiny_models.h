@@ -25,6 +25,10 @@ static const char *const tiny_models[] = {
                     "\"attention_multiplier\": 0.015625, \"logits_scaling\": 8.0"),
     TINY("smollm3", ", \"tie_word_embeddings\": true, \"no_rope_layers\": [1, 0, 1]"),
     TINY("phi3", ", \"partial_rotary_factor\": 0.7"),
+    TINY("olmo2", ""),
+    TINY("gemma2", ", \"tie_word_embeddings\": true, \"head_dim\": 10"),
+    TINY("gemma3_text", ", \"tie_word_embeddings\": true, \"head_dim\": 10"),
+    TINY("olmo3", ", \"sliding_window\": 8"),
 };
 
 #endif
