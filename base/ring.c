@@ -60,11 +60,3 @@ void *hzp_ring_pop(struct hzp_ring *ring)
     hzp_lock_release(&ring->lock);
     return item;
 }
-
-int hzp_ring_count(struct hzp_ring *ring)
-{
-    hzp_lock_take(&ring->lock);
-    int count = ring->count;
-    hzp_lock_release(&ring->lock);
-    return count;
-}

@@ -26,7 +26,4 @@ int hzp_ring_push(struct hzp_ring *ring, void *item);
 /* Removes the oldest item and returns it to the caller; NULL: the ring is empty. */
 void *hzp_ring_pop(struct hzp_ring *ring);
 
-/* How many items are in it now. */
-int hzp_ring_count(struct hzp_ring *ring);
-
 #endif

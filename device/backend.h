@@ -15,7 +15,6 @@
 extern "C" {
 #endif
 
-struct hzp_limits;
 struct hzp_overhead;
 struct hzp_about;
 
@@ -59,7 +58,7 @@ struct hzp_backend {
 
     /* (optional) NULL: the driver takes no memory that was not asked for. */
     size_t (*bytes_free)(struct hzp_device *dev);
-    /* (optional) NULL: none (device/limits.h). */
+    /* (optional) NULL: none (device/device.h). */
     void (*overhead)(struct hzp_device *dev, struct hzp_overhead *ret);
 
     /* (optional) NULL: nothing to prepare. */
@@ -89,10 +88,6 @@ struct hzp_backend {
     /* (optional, both together) NULL: false. */
     bool (*graphs_cut)(const struct hzp_device *dev);
     bool (*graph_is_cut)(struct hzp_lane *const *lane, int lanes);
-
-    /* (optional) NULL: the backend does not measure limits (device/limits.h). */
-    int (*limits)(struct hzp_device *dev, struct hzp_limits *ret);
-    int (*read_rate)(struct hzp_device *dev, const void *memory, size_t bytes, double *ret);
 
     /* (optional) NULL: it has no facts to report (device/about.h).  Opens no device; any thread. */
     void (*about)(struct hzp_about *ret);

@@ -157,6 +157,13 @@ struct hzp_attention_use {
 };
 void hzp_device_prepare_attention(struct hzp_device *dev, const struct hzp_attention_use *use);
 
+/* Bytes of the device's memory that no plan gives out; 0: none, or not known. */
+struct hzp_overhead {
+    size_t context; /* what the driver took for this process's context */
+    size_t loading; /* left for code that it and the libraries load later, not in mem_total */
+};
+void hzp_device_overhead(struct hzp_device *dev, struct hzp_overhead *ret);
+
 /* Marks the end of the start: from here on a request may be waiting for any op.  Ops no longer
  * spend time on choosing algorithms or on anything else that only pays off later. */
 void hzp_device_steady(struct hzp_device *dev);

@@ -2,7 +2,6 @@
 /* device/open.c - the backends of this build: opens one, and says what each can compute on. */
 #include "device/about.h"
 #include "device/backend.h"
-#include "device/limits.h"
 #include "device/trace.h"
 
 #include <stdarg.h>
@@ -141,19 +140,9 @@ void hzp_device_close(struct hzp_device *dev)
     hzp_fallbacks_destroy(fallbacks);
 }
 
-int hzp_device_limits(struct hzp_device *dev, struct hzp_limits *ret)
-{
-    return dev->backend->limits ? dev->backend->limits(dev, ret) : HZP_EUNSUP;
-}
-
 void hzp_device_overhead(struct hzp_device *dev, struct hzp_overhead *ret)
 {
     *ret = (struct hzp_overhead){0};
     if (dev->backend->overhead)
         dev->backend->overhead(dev, ret);
-}
-
-int hzp_device_read_rate(struct hzp_device *dev, const void *memory, size_t bytes, double *ret)
-{
-    return dev->backend->read_rate ? dev->backend->read_rate(dev, memory, bytes, ret) : HZP_EUNSUP;
 }

@@ -86,15 +86,6 @@ size_t hzp_dtype_size(enum hzp_dtype type)
     return 0;
 }
 
-struct hzp_mat hzp_mat_flat(struct hzp_mat mat)
-{
-    int64_t count = (int64_t)mat.rows * mat.cols;
-    HZP_ASSERT(mat.stride == mat.cols && count <= INT32_MAX);
-    mat.rows = 1;
-    mat.cols = mat.stride = (int32_t)count;
-    return mat;
-}
-
 struct hzp_mat hzp_mat_rows(struct hzp_mat mat, int32_t r0, int32_t rows)
 {
     HZP_ASSERT(r0 >= 0 && rows >= 0 && rows <= mat.rows - r0);

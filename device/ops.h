@@ -548,9 +548,6 @@ static inline int32_t hzp_attn_first(int32_t window, int32_t pos)
     return window > 0 && pos >= window ? pos - window + 1 : 0;
 }
 
-/* A whole matrix as one row, for ops that are independent of rows; requires stride == cols. */
-struct hzp_mat hzp_mat_flat(struct hzp_mat mat);
-
 /* Rows r0 .. r0+rows-1 of mat. */
 struct hzp_mat hzp_mat_rows(struct hzp_mat mat, int32_t r0, int32_t rows);
 

@@ -16,7 +16,6 @@
 #include "base/log.h"
 #include "device/backend.h"
 #include "device/bf16.h"
-#include "device/limits.h"
 #include "device/operand.h"
 
 enum { NANS_LOGGED = 20 };

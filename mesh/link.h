@@ -91,7 +91,7 @@ const char *hzp_transfer_name(enum hzp_transfer_op op); /* "all-gather", ... */
 
 int hzp_link_rank(const struct hzp_link *link);
 int hzp_link_ranks(const struct hzp_link *link);
-const char *hzp_link_backend(const struct hzp_link *link); /* "local", "mpi", ... */
+const char *hzp_link_backend(const struct hzp_link *link); /* "mpi", "zmq", ... */
 
 /* Opens the group of these ranks, in this order, this rank among them; returns its number on this
  * link.  The members of a group open it together: every rank opens its groups in one order that
@@ -118,7 +118,6 @@ int hzp_link_split(struct hzp_link *link, struct hzp_link **ret, struct hzp_err_
  * that do not overlap with this one, or do not use theirs.  Errors as of hzp_link_group. */
 int hzp_link_narrow(struct hzp_link *link, const int *rank, int count, struct hzp_err_text *reterr);
 
-int hzp_link_group_size(const struct hzp_link *link, int group);
 int hzp_link_group_index(const struct hzp_link *link, int group); /* this rank's */
 
 /* Posts a transfer; the struct is copied.  Returns at once.  HZP_EBUSY: HZP_LINK_TICKETS_MAX
@@ -201,17 +200,6 @@ uint64_t hzp_transfer_bytes(enum hzp_transfer_op op, enum hzp_wire type, int mem
  * if no block had zeros beside them. */
 uint64_t hzp_transfer_cost(const struct hzp_transfer *transfer, int members);
 
-/* ---- backend local ---- */
-
-/* `ranks` links of one process, into link[0 .. ranks).  Each may be used by a thread of its own, or
- * all by one thread; the data move in the call (post, poll or wait, of any rank) that finds that
- * all members have posted.  With lag > 0, for tests: a transfer is done only after a number of
- * further polls that is drawn between 0 and lag from the seed, and what will be received is filled
- * with NaN at first, so that a reader who does not wait is seen.  HZP_EINVAL: ranks out of 1 ..
- * HZP_LINK_RANKS_MAX. */
-int hzp_link_open_local(int ranks, int lag, uint64_t seed, struct hzp_link **link,
-                        struct hzp_err_text *reterr);
-
 /* ---- backend mpi ---- */
 
 struct hzp_link_mpi {
@@ -260,27 +248,6 @@ int hzp_link_open_zmq(const struct hzp_link_zmq *config, uint16_t *port, struct 
 int hzp_link_connect_zmq(struct hzp_link *link, const struct hzp_link_zmq_address *address,
                          double wait_s, bool (*stop)(void *ctx), void *ctx,
                          struct hzp_err_text *reterr);
-
-/* ---- backend sim ---- */
-
-/* Nodes hold node_ranks ranks with consecutive numbers.  A group within a node moves its bytes at
- * rate_node, any other at rate_net; both are bytes a second that one rank sends. */
-struct hzp_link_sim {
-    int rank, ranks, node_ranks;
-    double rate_node, rate_net;
-    uint64_t latency_ns; /* added to each transfer */
-    uint64_t late_ns;    /* the slowest other rank posts this much later than this one */
-};
-
-/* A link whose other ranks do exactly what this one does: a transfer takes latency + bytes / rate
- * on the device's virtual clock, one after another.  Transfers of at most HZP_LINK_SIM_BYTES bytes
- * have results, as if all ranks held what this one holds; larger ones move nothing.  `device` is
- * simulated and outlives the link.  HZP_EUNSUP: another device; HZP_EINVAL: rates or numbers of
- * ranks that make no sense. */
-enum { HZP_LINK_SIM_BYTES = 65536 };
-struct hzp_device;
-int hzp_link_open_sim(const struct hzp_link_sim *config, struct hzp_device *device,
-                      struct hzp_link **ret, struct hzp_err_text *reterr);
 
 /* ---- backend nccl ---- */
 

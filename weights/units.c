@@ -214,18 +214,6 @@ int hzp_units_fill_by(struct hzp_device *dev, const struct hzp_units *units, hzp
     return atomic_load(&f.result);
 }
 
-int hzp_units_copy(struct hzp_device *dev, const struct hzp_units *to, const struct hzp_units *from)
-{
-    HZP_ASSERT(to->layout == from->layout && to->type == from->type);
-    for (int32_t u = 0; u < to->layout->units; u++) {
-        struct hzp_unit_view a = hzp_unit_view(to, u), b = hzp_unit_view(from, u);
-        HZP_ASSERT(a.base && b.base && a.part.first == b.part.first &&
-                   a.part.count == b.part.count);
-        HZP_TRY(hzp_device_copy(dev, a.base, b.base, hzp_unit_bytes(&a)));
-    }
-    return HZP_OK;
-}
-
 uint64_t hzp_unit_checksum(const struct hzp_unit_view *host)
 {
     const char *at = host->base;

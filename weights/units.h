@@ -87,10 +87,6 @@ int hzp_units_fill(struct hzp_device *dev, const struct hzp_units *units, hzp_un
 int hzp_units_fill_by(struct hzp_device *dev, const struct hzp_units *units, hzp_unit_fill_fn *fill,
                       void *ctx, int threads);
 
-/* Copies every unit; both are in dev's memory and have the same layout and type.  HZP_EDEVICE. */
-int hzp_units_copy(struct hzp_device *dev, const struct hzp_units *to,
-                   const struct hzp_units *from);
-
 /* The sum of the audit op over all units, padding between tensors included: device/ops.h has the
  * formula.  Of units that are resident in part, the sum over those parts: over all shards it adds
  * up to that of the whole units.

@@ -716,21 +716,6 @@ int32_t hzp_weights_list_after(struct hzp_weights *w, uint64_t id, struct hzp_ve
     return n;
 }
 
-void hzp_weights_newest(struct hzp_weights *w, struct hzp_version_record *ret)
-{
-    memset(ret, 0, sizeof(*ret));
-    ret->loss = ret->gate_before = ret->gate_after = NAN;
-    ret->learned_through = -1;
-    hzp_lock_take(&w->lock);
-    uint64_t kept = HZP_MIN(w->issued, (uint64_t)RECORDS_MAX); /* this process's */
-    for (uint64_t i = 1; i <= kept && !ret->id; i++) {
-        const struct hzp_version_record *r = &w->record[(w->issued - i) % RECORDS_MAX];
-        if (r->state != HZP_VERSION_TRIAL && r->state != HZP_VERSION_DROPPED)
-            *ret = *r;
-    }
-    hzp_lock_release(&w->lock);
-}
-
 bool hzp_weights_resident(struct hzp_weights *w, uint64_t id)
 {
     bool found = false;

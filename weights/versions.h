@@ -217,8 +217,6 @@ int32_t hzp_weights_list(struct hzp_weights *w, struct hzp_version_record *ret, 
  * as long as it is not more than the kept records behind.  Leaves out trials, and dropped ones. */
 int32_t hzp_weights_list_after(struct hzp_weights *w, uint64_t id, struct hzp_version_record *ret,
                                int32_t max);
-/* The newest one that was published. */
-void hzp_weights_newest(struct hzp_weights *w, struct hzp_version_record *ret);
 
 /* Whether a slot holds the version's weights, so that hzp_weights_revive may succeed. */
 bool hzp_weights_resident(struct hzp_weights *w, uint64_t id);

@@ -17,7 +17,6 @@
 #include "nanobatch/search/pipeline.h"
 #include "nanobatch/search/search.h"
 #include "nanobatch/search/search_file.h"
-#include "nanobatch/search/validate.h"
 
 #include <limits.h>
 #include <signal.h>
@@ -528,8 +527,6 @@ static int with_bench(struct job *j, struct hzp_assembly *bench, struct hzp_err_
     memcpy(j->tables.settings, j->here.settings, sizeof(j->here.settings));
     j->tables.others_max = j->settings->others_max;
     HZP_TRY(measure(j, bench, reterr));
-    if (j->settings->validate && !stop)
-        return hzp_search_validate(bench->rig, &j->tables, j->settings->validate, 1, &stop, reterr);
     if (stop)
         return HZP_ECANCELED;
     if (!stop && strcmp(j->plans.sought, j->sought) != 0)
@@ -690,8 +687,6 @@ static int search_on_ranks(const struct hzp_options *options)
         r = hzp_fail(&err, HZP_EINVAL,
                      "search --tensor needs --no-train: in a group training follows serving's rows "
                      "in each step, so there is nothing to search");
-    if (r == HZP_OK && options->search.validate)
-        r = hzp_fail(&err, HZP_EINVAL, "--validate cannot be used with --tensor");
     if (r < 0)
         fprintf(stderr, "hzpserve: %s\n", err.text);
     status = r < 0 ? 2 : search_on_rank(options, &engine, ranks.link);

@@ -603,11 +603,6 @@ const struct hzp_option hzp_option_table[] = {
         "more, the plans are not used"),
     INT("--tries", search.tries, "60", 0, 100000, SEARCH,
         "small changes tried on each of the best shapes: fewer end sooner"),
-    INT("--validate", search.validate, "0", 0, 100000, SEARCH,
-        "run N random plans and compare them with their predictions: how far those can be "
-        "trusted here"),
-
-    HEADING("load", "Load of benchmarks"),
     TEXT("--served-model-name", bench.load.model_name, NULL, "NAME", BENCH,
          "model name in the requests; default: the server's"),
     FILE_NAME("--trace", bench.load.trace, BENCH,
@@ -685,57 +680,6 @@ const struct hzp_option hzp_option_table[] = {
 };
 
 const int hzp_option_count = HZP_COUNT(hzp_option_table);
-
-const struct hzp_option_alias hzp_option_alias[] = {
-    {"--train-units", "--train-cores"},
-    {"--train-stretch", "--train-idle-ms"},
-    {"--link-rate", "--link-throttle"},
-    {"--queue-samples", "--queue"},
-    {"--concurrency", "--max-concurrency"},
-    {"--server", "--url"},
-    {"-o", "--out"},
-};
-const int hzp_option_aliases = HZP_COUNT(hzp_option_alias);
-
-const struct hzp_option_alias hzp_option_gone[] = {
-    {"--max-body-memory", "use --max-body SIZE,memory=SIZE"},
-    {"--prefix-file-bytes", "use --prefix-bytes file=SIZE"},
-    {"--prefix-host-bytes", "use --prefix-bytes host=SIZE"},
-    {"--max-per-address", "use --max-connections N,per-address=N"},
-    {"--receive-timeout", "use --idle-timeout N,body=N"},
-    {"--beta1", "use --adamw beta1=X"},
-    {"--beta2", "use --adamw beta2=X"},
-    {"--eps", "use --adamw eps=X"},
-    {"--lr-floor", "use --schedule cosine,floor=X"},
-    {"--z1", "use --shard z1=N"},
-    {"--z2", "use --shard z2=N"},
-    {"--z3", "use --shard z3=N"},
-    {"--canary-seconds", "use --canary X,seconds=N"},
-    {"--canary-requests", "use --canary X,requests=N"},
-    {"--canary-max-drop", "use --canary X,max-drop=X"},
-    {"--canary-max-score-drop", "use --canary X,max-score-drop=X"},
-    {"--queue-tokens", "use --queue N,tokens=N"},
-    {"--keep-checkpoints", "use --keep last=N"},
-    {"--keep-hourly", "use --keep last=2,hourly=N"},
-    {"--link-latency", "use --link-throttle RATE,latency=MS"},
-    {"--publish-every", "use --publish update,every=N"},
-    {"--max-waiting-tokens", "use --max-waiting N,tokens=N"},
-    {"--max-edits", "a step has room for four sequences that edit every logit"},
-    {"--init-seed", "use --train-seed"},
-    {"--init-std", "weights are drawn with a standard deviation of 0.02"},
-    {"--log-file", "the log is train.jsonl in --out"},
-    {"--plot", "draw train.jsonl, or what bench replay --record writes, by dev/plot.py"},
-    {"--nano", "use --shape 1:1, a number for each nano-batch"},
-    {"--split", "use --shape A:B"},
-    {"--order", "use --shape strands, layers or skewed"},
-    {"--lanes", "use --shape"},
-    {"--cores", "use --shape LANE=N"},
-    {"--train-from", "a plan has all operations of training, or none"},
-    {"--train-items", "a plan has all operations of training, or none"},
-    {"--validate-seed", "the random plans are the same each time"},
-    {"--vocab", "prompts have tokens of the server's vocabulary"},
-};
-const int hzp_options_gone = HZP_COUNT(hzp_option_gone);
 
 /* What vLLM, Hugging Face's trainers and llama.cpp call what this program calls otherwise. */
 const struct hzp_option_alias hzp_option_elsewhere[] = {

@@ -45,14 +45,10 @@ struct hzp_option {
 extern const struct hzp_option hzp_option_table[];
 extern const int hzp_option_count;
 
-/* Earlier names of options: those that are still taken, and those that are refused, with what to
- * write instead. */
+/* Names that other programs have for what is called otherwise here, with what to write. */
 struct hzp_option_alias {
     const char *was, *name;
 };
-extern const struct hzp_option_alias hzp_option_alias[], hzp_option_gone[];
-extern const int hzp_option_aliases, hzp_options_gone;
-/* Names that other programs have for what is called otherwise here, with what to write. */
 extern const struct hzp_option_alias hzp_option_elsewhere[];
 extern const int hzp_options_elsewhere;
 

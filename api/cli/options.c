@@ -178,13 +178,10 @@ void hzp_options_defaults(enum hzp_command command, struct hzp_options *ret)
 static const struct hzp_option *find(const char *name, size_t length, enum hzp_command command)
 {
     const struct hzp_option *other = NULL;
-    for (int i = 0; i < hzp_option_aliases; i++)
-        if (strlen(hzp_option_alias[i].was) == length &&
-            !memcmp(hzp_option_alias[i].was, name, length)) {
-            name = hzp_option_alias[i].name;
-            length = strlen(name);
-            break;
-        }
+    if (length == 2 && !memcmp(name, "-o", 2)) {
+        name = "--out";
+        length = strlen(name);
+    }
     for (int i = 0; i < hzp_option_count; i++) {
         const struct hzp_option *s = &hzp_option_table[i];
         if (!s->name || strlen(s->name) != length || memcmp(s->name, name, length))
@@ -229,10 +226,6 @@ static int no_option(const char *name, size_t length, enum hzp_command command,
 {
     char word[64], hint[HZP_NEAREST_TEXT];
     snprintf(word, sizeof(word), "%.*s", (int)length, name);
-    for (int i = 0; i < hzp_options_gone; i++)
-        if (!strcmp(hzp_option_gone[i].was, word))
-            return hzp_fail_param(reterr, HZP_EINVAL, word, "%s no longer exists: %s", word,
-                                  hzp_option_gone[i].name);
     for (char *at = word; (at = strchr(at, '_'));) /* as in fields of configurations */
         *at = '-';
     const char *here = elsewhere(word);

@@ -103,7 +103,7 @@ struct hzp_plan_settings {
 
 struct hzp_search_settings {
     const char *file;
-    int64_t show, fresh, tries, validate;
+    int64_t show, fresh, tries;
     double itl_ms, seconds, others_max;
 };
 

@@ -108,8 +108,9 @@ static void profile_tenant(struct hzp_bench *b, const char *who, const struct hz
 
 void hzp_bench_profile(struct hzp_bench *b, const struct hzp_profile *profile)
 {
+    static const char *const name[HZP_TENANT_COUNT] = {"serve", "train"};
     for (int t = 0; t < HZP_TENANT_COUNT; t++)
-        profile_tenant(b, hzp_tenant_name((enum hzp_tenant)t), profile->of[t]);
+        profile_tenant(b, name[t], profile->of[t]);
 }
 
 void hzp_bench_fallbacks(struct hzp_bench *b, const struct hzp_device *dev)

@@ -13,7 +13,7 @@
 
 #include "api/cli/bench_settings.h"
 #include "api/engine/engine.h"
-#include "device/limits.h"
+#include "dev/bench/limits.h"
 
 #include <jansson.h>
 

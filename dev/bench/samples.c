@@ -4,6 +4,7 @@
 
 #include "base/arena.h"
 #include "base/thread.h"
+#include "tests/train/samples.h"
 
 #include <pthread.h>
 #include <stdlib.h>

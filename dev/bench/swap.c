@@ -18,6 +18,20 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* Copies every unit; both are in the device's memory and have the same layout and type. */
+static int copy_units(struct hzp_device *dev, const struct hzp_units *to,
+                      const struct hzp_units *from)
+{
+    HZP_ASSERT(to->layout == from->layout && to->type == from->type);
+    for (int32_t u = 0; u < to->layout->units; u++) {
+        struct hzp_unit_view a = hzp_unit_view(to, u), b = hzp_unit_view(from, u);
+        HZP_ASSERT(a.base && b.base && a.part.first == b.part.first &&
+                   a.part.count == b.part.count);
+        HZP_TRY(hzp_device_copy(dev, a.base, b.base, hzp_unit_bytes(&a)));
+    }
+    return HZP_OK;
+}
+
 enum { SWAPS_KEPT = 256 /* more than one turn makes */, SLOTS_MAX = 16 };
 
 struct hzp_bench_swapper {
@@ -77,8 +91,8 @@ static void swap_when_due(struct hzp_source *source, const struct hzp_step *step
     if (!s->first)
         s->first = current;
     if (!is_prepared(s, draft)) {
-        if (hzp_units_copy(s->dev, hzp_version_units(s->weights, draft),
-                           hzp_version_units(s->weights, current)) < 0 ||
+        if (copy_units(s->dev, hzp_version_units(s->weights, draft),
+                       hzp_version_units(s->weights, current)) < 0 ||
             hzp_version_quantize(s->weights, draft) < 0) {
             hzp_weights_abandon(s->weights, draft);
             return;

@@ -11,7 +11,7 @@
  */
 #include "base/log.h"
 #include "base/thread.h"
-#include "device/limits.h"
+#include "dev/bench/limits.h"
 #include "nanobatch/model/backward.h"
 #include "nanobatch/model/forward.h"
 #include "nanobatch/model/update.h"

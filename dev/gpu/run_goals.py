@@ -22,7 +22,7 @@ def limits_of(step):
     """(copy GB/s, bf16 product TFLOP/s) that a step measured; None: not measured.
 
     A device without a bf16 product widens the operands: there the limit is the F32 product's, as for
-    hzp_limits_gemm of device/limits.h."""
+    hzp_limits_gemm of dev/bench/limits.h."""
     copy = bf16 = f32 = None
     for row in step["rows"]:
         if row.get("t") == "device":

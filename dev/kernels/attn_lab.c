@@ -11,7 +11,7 @@
 #include "base/thread.h"
 #include "device/bf16.h"
 #include "device/cpu/cpu.h"
-#include "device/limits.h"
+#include "dev/bench/limits.h"
 
 #include <math.h>
 #include <stdio.h>

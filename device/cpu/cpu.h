@@ -64,11 +64,6 @@ bool hzp_cpu_fetches_far(void);
 /* Measures, or reads, dev->choice; the device is open but for it.  At level amx. */
 void hzp_cpu_choose(struct hzp_cpu_device *dev);
 
-/* Measures device/limits.h. */
-struct hzp_limits;
-int hzp_cpu_limits(struct hzp_device *dev, struct hzp_limits *ret);
-int hzp_cpu_read_rate(struct hzp_device *dev, const void *memory, size_t bytes, double *ret);
-
 static inline struct hzp_team *hzp_cpu_team(const struct hzp_lane *lane)
 {
     return ((const struct hzp_cpu_lane *)lane)->team;

@@ -293,7 +293,5 @@ const struct hzp_backend hzp_backend_cpu = {
     .fence_record = hzp_cpu_fence_record,
     .fence_wait = hzp_cpu_fence_wait,
     .fence_poll = hzp_cpu_fence_poll,
-    .limits = hzp_cpu_limits,
-    .read_rate = hzp_cpu_read_rate,
     .about = cpu_about,
 };

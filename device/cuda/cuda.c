@@ -14,7 +14,6 @@
 #include "device/about.h"
 #include "device/cuda/nvml.h"
 #include "device/fallback.h"
-#include "device/limits.h"
 #include "mesh/link.h"
 
 /* Excluded from the memory plan: for code that the driver and cuBLASLt load when it is first
@@ -464,6 +463,5 @@ const struct hzp_backend hzp_backend_cuda = {
     .id = cuda_id,
     .graphs_cut = hzp_cuda_graphs_cut,
     .graph_is_cut = hzp_cuda_graph_is_cut,
-    .limits = hzp_cuda_limits,
     .about = hzp_cuda_about,
 };

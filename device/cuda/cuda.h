@@ -265,9 +265,6 @@ void hzp_cuda_load_whole(void);
 /* about.c */
 void hzp_cuda_about(struct hzp_about *ret);
 
-/* limits.c */
-int hzp_cuda_limits(struct hzp_device *dev, struct hzp_limits *ret);
-
 /* The product by plain arithmetic, for shapes and alignments that the library rejects. */
 int hzp_cuda_matmul_plain(struct hzp_lane *lane, const struct hzp_matmul_args *a);
 

@@ -101,8 +101,8 @@ static struct both made_both(struct made *m, const struct hzp_attention_use *use
 {
     made_divide(m, hzp_cudnn_class_rows(i), use->rows);
     return (struct both){
-        {m->qkv, m->out, m->lse, m->segs, use->heads, use->scale},
-        {m->qkv, m->out, m->dout, m->dqkv, m->lse, m->segs, use->heads, use->scale}};
+        {m->qkv, m->out, m->lse, m->segs, use->heads, use->scale, 0, 0},
+        {m->qkv, m->out, m->dout, m->dqkv, m->lse, m->segs, use->heads, use->scale, 0, 0}};
 }
 
 /* The workspace that gradients of a full micro-batch need; 0: what a lane has anyway, or too much

@@ -37,12 +37,6 @@ static int group_of(const struct hzp_link *link, int group)
     return group == 0 ? link->narrow : group;
 }
 
-int hzp_link_group_size(const struct hzp_link *link, int group)
-{
-    HZP_ASSERT(group >= 0 && group < link->groups);
-    return link->group[group_of(link, group)].count;
-}
-
 int hzp_link_group_index(const struct hzp_link *link, int group)
 {
     HZP_ASSERT(group >= 0 && group < link->groups);

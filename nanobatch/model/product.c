@@ -87,15 +87,6 @@ static bool has_codes(const struct hzp_layer *layer, const struct hzp_layer_spac
     return s->narrow.ptr && hzp_device_has_codes(layer->model->dev) && has_fused(c);
 }
 
-void hzp_product_forward(struct hzp_plan *plan, const struct hzp_layer *layer, enum hzp_role role,
-                         const struct hzp_layer_space *s, struct hzp_mat x, struct hzp_mat bias,
-                         struct hzp_mat y)
-{
-    struct hzp_matmul_args args = forward_args(layer, role, s, x, bias, y);
-    quantize(plan, s, x);
-    hzp_plan_add_matmul(plan, s->quantum_flops, &args);
-}
-
 bool hzp_plan_project(struct hzp_plan *plan, const struct hzp_model *model,
                       const struct hzp_project_args *args)
 {

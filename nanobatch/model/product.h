@@ -39,11 +39,6 @@ struct hzp_mat hzp_layer_grad(const struct hzp_layer *layer, enum hzp_role role)
 void hzp_plan_add_matmul(struct hzp_plan *plan, uint64_t quantum_flops,
                          const struct hzp_matmul_args *args);
 
-/* y = x W^T + bias, W the layer's matrix of that role; bias absent: none. */
-void hzp_product_forward(struct hzp_plan *plan, const struct hzp_layer *layer, enum hzp_role role,
-                         const struct hzp_layer_space *s, struct hzp_mat x, struct hzp_mat bias,
-                         struct hzp_mat y);
-
 /* normed = rmsnorm(x) by the layer's weight of that role.  Where the ranks of slices divide the
  * rows (s->part), each norms its own, and gets the others'; whole: x is complete, and nothing is
  * sent. */

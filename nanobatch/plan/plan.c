@@ -64,12 +64,6 @@ const char *hzp_lane_name_text(enum hzp_lane_name lane)
     return lane < HZP_LANE_COUNT ? text[lane] : "?";
 }
 
-const char *hzp_tenant_name(enum hzp_tenant tenant)
-{
-    static const char *const name[HZP_TENANT_COUNT] = {"serve", "train"};
-    return tenant < HZP_TENANT_COUNT ? name[tenant] : "?";
-}
-
 static struct hzp_item *new_item(struct hzp_plan *plan)
 {
     if (plan->items == plan->items_room) {

@@ -54,7 +54,6 @@ enum hzp_tenant {
     HZP_TENANT_TRAIN, /* learns: forward and backward of micro-batches, updates */
     HZP_TENANT_COUNT
 };
-const char *hzp_tenant_name(enum hzp_tenant tenant); /* "serve", "train" */
 
 struct hzp_item {
     enum hzp_op op;

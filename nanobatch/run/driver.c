@@ -2,7 +2,6 @@
 #include "nanobatch/run/driver.h"
 
 #include "base/log.h"
-#include "device/limits.h"
 #include "nanobatch/run/exec.h"
 
 /* Two sizes of graphs, and how many of each: together some tens of MiB. */

@@ -62,25 +62,6 @@ static void words_and_values(void **state)
     assert_int_equal(options.json, 1);
 }
 
-static void earlier_names(void **state)
-{
-    assert_int_equal(parse("serve", "dir", "--train-units=3", "--train-stretch", "7"), HZP_OK);
-    assert_int_equal(options.engine.split.train_cores, 3);
-    assert_true(options.engine.split.idle_ms == 7);
-    assert_int_equal(parse("train", "dir", "--link-rate", "1G", NULL), HZP_OK);
-    assert_int_equal(options.engine.ranks.link_rate, 1 << 30);
-    assert_int_equal(parse("bench", "replay", "--concurrency=7", NULL, NULL), HZP_OK);
-    assert_int_equal(options.bench.load.concurrency, 7);
-    /* One that is gone names what to write. */
-    assert_int_equal(parse("serve", "dir", "--keep-hourly=3", NULL, NULL), HZP_EINVAL);
-    assert_string_equal(err.param, "--keep-hourly");
-    assert_non_null(strstr(err.text, "use --keep last=2,hourly=N"));
-    for (int i = 0; i < hzp_options_gone; i++)
-        for (int k = 0; k < hzp_option_count; k++)
-            if (hzp_option_table[k].name)
-                assert_string_not_equal(hzp_option_table[k].name, hzp_option_gone[i].was);
-}
-
 static bool is_option(const char *word, size_t n)
 {
     for (int i = 0; i < hzp_option_count; i++)
@@ -465,7 +446,6 @@ int main(void)
         cmocka_unit_test(defaults_are_in_range),
         cmocka_unit_test(words_and_values),
         cmocka_unit_test(parts_are_whole),
-        cmocka_unit_test(earlier_names),
         cmocka_unit_test(words_of_other_programs),
         cmocka_unit_test(what_is_no_model),
         cmocka_unit_test(options_have_parts),

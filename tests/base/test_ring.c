@@ -20,18 +20,14 @@ static int thing[1000];
 static void a_full_ring_says_so(void **state)
 {
     struct hzp_ring *ring = hzp_ring_create(SLOTS);
-    assert_int_equal(hzp_ring_count(ring), 0);
     assert_null(hzp_ring_pop(ring));
     for (int i = 0; i < SLOTS; i++)
         assert_int_equal(hzp_ring_push(ring, &thing[i]), HZP_OK);
-    assert_int_equal(hzp_ring_count(ring), SLOTS);
     assert_int_equal(hzp_ring_push(ring, &thing[SLOTS]), HZP_EBUSY);
-    assert_int_equal(hzp_ring_count(ring), SLOTS);
     for (int i = 0; i < SLOTS; i++)
         assert_ptr_equal(hzp_ring_pop(ring), &thing[i]); /* not the refused one */
     assert_null(hzp_ring_pop(ring));
     assert_null(hzp_ring_pop(ring));
-    assert_int_equal(hzp_ring_count(ring), 0);
     assert_int_equal(hzp_ring_push(ring, &thing[7]), HZP_OK);
     assert_ptr_equal(hzp_ring_pop(ring), &thing[7]);
     hzp_ring_destroy(ring);
@@ -49,7 +45,6 @@ static void it_wraps_in_order(void **state)
                 pushed++;
             else
                 assert_int_equal(pushed - popped, SLOTS);
-        assert_int_equal(hzp_ring_count(ring), pushed - popped);
         for (int k = 0; k < 1 + turn % 2 && popped < pushed; k++)
             assert_ptr_equal(hzp_ring_pop(ring), &thing[popped++]);
     }

@@ -207,9 +207,9 @@ static void open_engine(struct life *l)
 static void tell_start(struct life *l)
 {
     struct hzp_state_stats stats;
-    struct hzp_version_record newest;
+    struct hzp_version_record newest = {0};
     hzp_state_read_stats(l->state, &stats);
-    hzp_weights_newest(l->weights, &newest);
+    hzp_weights_list(l->weights, &newest, 1);
     tell(l, (struct crash_told){.kind = CRASH_STARTED,
                                 .a = newest.id,
                                 .b = (uint64_t)stats.last_sequence_number,

@@ -169,7 +169,7 @@ static const struct hzp_heads heads = {HEADS, KV_HEADS, DIM};
 static struct hzp_attn_packed_args forward(char *const *mem)
 {
     return (struct hzp_attn_packed_args){
-        mat(mem, QKV, WIDE), mat(mem, OUT, NARROW), (float *)mem[LSE], segs(), heads, 0.125f};
+        mat(mem, QKV, WIDE), mat(mem, OUT, NARROW), (float *)mem[LSE], segs(), heads, 0.125f, 0, 0};
 }
 
 static struct hzp_attn_packed_bwd_args backward(char *const *mem)
@@ -181,7 +181,9 @@ static struct hzp_attn_packed_bwd_args backward(char *const *mem)
                                              (float *)mem[LSE],
                                              segs(),
                                              heads,
-                                             0.125f};
+                                             0.125f,
+                                             0,
+                                             0};
 }
 
 /* The device's matrix is the host's, within a part of the largest value; what the op does not write

@@ -168,8 +168,8 @@ static void issue_rows(const struct rig *g)
     ISSUE(gather, {x, y, ints});
     ISSUE(scatter, {x, y, ints});
     ISSUE(embed, {.table = wide, .y = y, .id = ints});
-    ISSUE(swiglu, {wide, half});
-    ISSUE(swiglu_bwd, {wide, half, other});
+    ISSUE(swiglu, {wide, half, 0});
+    ISSUE(swiglu_bwd, {wide, half, other, 0});
     ISSUE(cast, {.x = x, .y = other});
     ISSUE(fill, {x, 1});
     ISSUE(noise, {.y = wide, .deviation = 1});

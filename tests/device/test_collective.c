@@ -6,7 +6,7 @@
 #include <cmocka.h>
 
 #include "device/device.h"
-#include "mesh/link.h"
+#include "tests/links/links.h"
 
 #include <dirent.h>
 #include <pthread.h>

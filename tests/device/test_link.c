@@ -9,7 +9,7 @@
 #include <cmocka.h>
 
 #include "base/thread.h"
-#include "mesh/link.h"
+#include "tests/links/links.h"
 #include "mesh/link/sparse.h"
 
 enum { RANKS = 4, PIECE = 700 };

@@ -9,7 +9,7 @@
 #include <cmocka.h>
 
 #include "device/device.h"
-#include "mesh/link.h"
+#include "tests/links/links.h"
 
 static struct hzp_device *dev;
 static struct hzp_lane *lane;

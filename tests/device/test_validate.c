@@ -213,8 +213,8 @@ static void test_attention(void **state)
 
 static void test_training(void **state)
 {
-    struct hzp_rmsnorm_bwd_args n = {mat(0, 3, 8), mat(1, 3, 8), mat(2, 1, 8),
-                                     mat(3, 3, 8), mat(4, 1, 8), memory[5], 0};
+    struct hzp_rmsnorm_bwd_args n = {
+        mat(0, 3, 8), mat(1, 3, 8), mat(2, 1, 8), mat(3, 3, 8), mat(4, 1, 8), memory[5], 0};
     BROKEN(rmsnorm_bwd, n, dw.cols, 7, "dw is not");
     BROKEN(rmsnorm_bwd, n, dx.type, HZP_BF16, "dx is not F32");
     BROKEN(rmsnorm_bwd, n, rstd, NULL, "rstd is absent");

@@ -76,11 +76,6 @@ void hzp_cuda_green_close(struct hzp_cuda_device *dev)
 {
 }
 
-int hzp_cuda_limits(struct hzp_device *dev, struct hzp_limits *ret)
-{
-    return HZP_EUNSUP;
-}
-
 int hzp_cuda_matmul(struct hzp_lane *lane, const void *args)
 {
     const struct hzp_matmul_args *a = args;

@@ -10,6 +10,7 @@
 #include "tests/golden/reference.h"
 #include "train/learner/collectives_state.h"
 #include "weights/model_dir.h"
+#include "tests/links/links.h"
 
 static void add_document(struct fixture *f, json_t *document)
 {

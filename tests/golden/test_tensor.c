@@ -15,7 +15,7 @@
  * nearer: its logits, loss and gradients are compared, too.
  */
 #include "base/log.h"
-#include "mesh/link.h"
+#include "tests/links/links.h"
 #include "tests/golden/reference.h"
 #include "weights/model_dir.h"
 #include "weights/tensor_slice.h"

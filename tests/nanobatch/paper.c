@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "paper.h"
 
-#include "mesh/link.h"
+#include "tests/links/links.h"
 
 #include <stdlib.h>
 #include <string.h>

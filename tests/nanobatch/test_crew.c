@@ -2,7 +2,7 @@
 /* Ranks that compute each step together measure and search together: two threads as ranks.  What
  * rank 0 says is measured on both, the tables have the link and the rates beside it, shapes run on
  * both; an order that a rank cannot carry out fails the link. */
-#include "mesh/link.h"
+#include "tests/links/links.h"
 #include "nanobatch/search/pipeline.h"
 #include "nanobatch/search/search.h"
 #include "paper.h"

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The pipeline of a step on several ranks, two threads as ranks: what limits it, by made-up times;
  * what is measured on both ranks; what is printed. */
-#include "mesh/link.h"
+#include "tests/links/links.h"
 #include "nanobatch/search/pipeline.h"
 #include "paper.h"
 

@@ -4,7 +4,7 @@
 #include "nanobatch/plan/plan.h"
 
 #include "base/err.h"
-#include "mesh/link.h"
+#include "tests/links/links.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

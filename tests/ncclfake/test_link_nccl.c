@@ -12,6 +12,7 @@
 
 #include "base/thread.h"
 #include "tests/ncclfake/fake.h"
+#include "tests/links/links.h"
 
 enum { RANKS = 4 };
 

@@ -3,7 +3,7 @@
  * fill. */
 #include <math.h>
 
-#include "mesh/link.h"
+#include "tests/links/links.h"
 #include "tests/opcheck/opcheck.h"
 
 /* rows, vocab, width, first row of the table: ids lie on both sides of it */

@@ -16,6 +16,7 @@
 #include "base/thread.h"
 #include "base/timeline.h"
 #include "mesh/peers/control.h"
+#include "tests/links/links.h"
 
 enum { RANKS = 3 };
 

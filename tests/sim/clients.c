@@ -2,6 +2,7 @@
 /* tests/sim/clients.c - the simulated clients: requests, samples and cancellations between two
    turns of the loop. */
 #include "tests/sim/world.h"
+#include "tests/train/samples.h"
 
 #include "base/arena.h"
 

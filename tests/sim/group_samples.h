@@ -4,6 +4,7 @@
 #ifndef HZP_TESTS_SIM_GROUP_SAMPLES_H
 #define HZP_TESTS_SIM_GROUP_SAMPLES_H
 
+#include "tests/train/samples.h"
 #include "train/conductor/trainer.h"
 
 #include <math.h>

@@ -10,6 +10,8 @@
 #include "tests/fixture/model.h"
 #include "tests/fixture/must.h"
 #include "train/conductor/trainer_state.h"
+#include "tests/links/links.h"
+#include "tests/train/samples.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -25,6 +25,7 @@
 #include "text/grammar/grammar.h"
 #include "text/grammar/regex.h"
 #include "weights/tensor_slice.h"
+#include "tests/links/links.h"
 
 #include <math.h>
 #include <stdio.h>

@@ -22,6 +22,7 @@
 #include "train/history/snapshot.h"
 #include "weights/model_dir.h"
 #include "weights/tensor_slice.h"
+#include "tests/links/links.h"
 
 #include <math.h>
 #include <stdio.h>

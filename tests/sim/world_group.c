@@ -13,6 +13,7 @@
 #include "base/thread.h"
 #include "nanobatch/member.h"
 #include "tests/sim/world.h"
+#include "tests/links/links.h"
 
 #include <sched.h>
 #include <stdlib.h>

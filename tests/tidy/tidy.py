@@ -87,7 +87,7 @@ LIBRARY = {
     "microhttpd.h": ["api"],
     "pcre2.h": ["text"],
     "utf8proc.h": ["text"],
-    "dnnl.h": ["device/cpu"],
+    "dnnl.h": ["device/cpu", "dev/bench"],
     "oneapi/": ["device/cpu"],
     "omp.h": ["device/cpu"],
     "mpi.h": ["mesh/link"],
@@ -101,8 +101,8 @@ LIBRARY = {
     "editline/": ["api/cli"],
 }
 # The engine works on tokens; text exists only in text/ and api/.  Only device/ may see the backends.
-PRIVATE = {"device/backend.h": ["device"], "device/cpu/": ["device/cpu"],
-           "device/cuda/": ["device/cuda"],
+PRIVATE = {"device/backend.h": ["device", "dev/bench"], "device/cpu/": ["device/cpu", "dev/bench"],
+           "device/cuda/": ["device/cuda", "dev/bench"],
            "mesh/link/": ["mesh"], "device/ref/": ["device/ref", "device/cpu"]}
 BACKENDS_DEFINE = ["hzp_fence"]
 # A module is NAME.h with NAME.c and NAME_state, NAME_parts, NAME_private, which say what it consists of.

@@ -13,6 +13,7 @@
 #include "train/conductor/trainer_state.h"
 
 #include "base/thread.h"
+#include "tests/links/links.h"
 
 enum { RANKS_MAX = 8 };
 

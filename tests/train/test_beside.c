@@ -3,7 +3,7 @@
  * are built and never run.  An item that exchanges gradients between groups is not offered before
  * the other group has come so far, so no step waits for what another group computes; and a group
  * that has no micro-batch in a round takes part in the same exchanges. */
-#include "mesh/link.h"
+#include "tests/links/links.h"
 #include "tests/fixture/model.h"
 #include "train/learner/learner.h"
 

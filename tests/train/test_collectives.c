@@ -6,6 +6,7 @@
 
 #include "train/learner/collectives_state.h"
 #include "train/conductor/trainer_state.h"
+#include "tests/links/links.h"
 
 /* --- The list --------------------------------------------------------------------------------- */
 

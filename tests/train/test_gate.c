@@ -5,6 +5,9 @@
 #include "tests/train/ranks.h"
 #include "tests/weights/scratch.h"
 #include "train/checks/evaluate.h"
+#include "tests/links/links.h"
+#include "tests/train/samples.h"
+#include "tests/train/newest.h"
 
 enum { HELD = 6 };
 

@@ -4,6 +4,8 @@
  * replay samples as they were, bit for bit. */
 #include "tests/train/tiny.h"
 #include "train/history/trainer_suspend.h"
+#include "tests/train/samples.h"
+#include "tests/train/newest.h"
 
 enum { PASSES = 16, HELD = 4 };
 

@@ -5,6 +5,7 @@
 #include "tests/train/ranks.h"
 #include "train/learner/collectives_state.h"
 #include "train/conductor/trainer_state.h"
+#include "tests/train/newest.h"
 
 #include "device/backend.h"
 

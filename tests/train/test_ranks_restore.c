@@ -5,6 +5,7 @@
 #include "tests/train/ranks.h"
 #include "train/history/trainer_rejoin.h"
 #include "train/history/trainer_suspend.h"
+#include "tests/train/newest.h"
 
 #include <stdio.h>
 #include <unistd.h>

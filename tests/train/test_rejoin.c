@@ -6,6 +6,7 @@
 #include "train/history/trainer_suspend.h"
 #include "train/learner/start_state.h"
 #include "train/history/trainer_rejoin.h"
+#include "tests/links/links.h"
 
 #include <unistd.h>
 

@@ -3,6 +3,7 @@
  * thread, on disk and across restarts and kills. */
 #include "api/learn/versions.h"
 #include "tests/train/state_server.h"
+#include "tests/train/newest.h"
 
 /* Accepts 2 n examples and learns them. */
 static void teach(struct server *s, int n, int64_t number)

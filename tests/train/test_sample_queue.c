@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "train/table/sample_queue.h"
+#include "tests/train/samples.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -2,6 +2,8 @@
 /* The state that survives a server: log, journal and checkpoints, with the whole engine running
  * beside the file thread; the server is stopped, restarted, and killed at random moments. */
 #include "tests/train/state_server.h"
+#include "tests/train/samples.h"
+#include "tests/train/newest.h"
 
 #include "api/learn/state_tool.h"
 #include "base/file.h"

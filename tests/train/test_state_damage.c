@@ -3,6 +3,7 @@
 #include "tests/train/state_server.h"
 #include "nanobatch/loop_state.h"
 #include "train/conductor/trainer_state.h"
+#include "tests/train/newest.h"
 
 #include <sqlite3.h>
 

@@ -17,6 +17,7 @@
 
 #include "tests/weights/scratch.h"
 #include "tests/weights/tiny_models.h"
+#include "tests/links/links.h"
 
 enum { RANKS_MAX = 4 };
 

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "tests/train/tiny.h"
 #include "train/conductor/trainer_state.h"
+#include "tests/train/samples.h"
+#include "tests/train/newest.h"
 
 /* --- Learning --------------------------------------------------------------------------------- */
 

@@ -4,6 +4,7 @@
  * bit. */
 #include "tests/train/tiny.h"
 #include "train/history/trainer_suspend.h"
+#include "tests/train/newest.h"
 
 static const struct hzp_trials_config bounds = {
     .share = 0.25, .time_ns = UINT64_MAX, .requests = 2, .max_drop = 0.5, .max_score_drop = 0.25};

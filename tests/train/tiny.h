@@ -11,6 +11,7 @@
 #include "tests/fixture/model.h"
 #include "nanobatch/model/train_space.h"
 #include "train/conductor/trainer.h"
+#include "tests/train/samples.h"
 #include "weights/model_dir.h"
 
 #include <setjmp.h>

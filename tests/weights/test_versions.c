@@ -64,9 +64,6 @@ static void test_life(void **state)
     struct hzp_version *draft, *a, *b;
     assert_null(hzp_weights_current(w));
     assert_false(hzp_weights_may_update(w, true));
-    hzp_weights_newest(w, &list[0]);
-    assert_int_equal(list[0].id, 0);
-    assert_true(isnan(list[0].loss));
     assert_int_equal(hzp_weights_list(w, list, 4), 0);
     hzp_weights_read_stats(w, &s);
     assert_int_equal(s.slots_free, 2);
@@ -490,8 +487,6 @@ static void test_earlier_versions(void **state)
     struct hzp_version_record old[3] = {{.id = 9}, {.id = 5}, {.id = 4}}, list[8];
     hzp_weights_set_history(w, old, 3);
     assert_int_equal(hzp_weights_list(w, list, 8), 3);
-    hzp_weights_newest(w, &list[0]);
-    assert_int_equal(list[0].id, 0); /* nothing is published yet */
     struct hzp_version *v;
     for (int i = 0; i < 2; i++) {
         assert_int_equal(hzp_weights_begin(w, &v), HZP_OK);
@@ -504,8 +499,6 @@ static void test_earlier_versions(void **state)
         assert_int_equal(list[i].id, id[i]);
     assert_int_equal(hzp_weights_list(w, list, 3), 3);
     assert_int_equal(list[2].id, 9);
-    hzp_weights_newest(w, &list[0]);
-    assert_int_equal(list[0].id, 2);
     hzp_weights_set_history(w, NULL, 0);
     assert_int_equal(hzp_weights_list(w, list, 8), 2);
     hzp_weights_destroy(w);
@@ -532,7 +525,6 @@ static void *read_on(void *arg)
         struct hzp_weights_stats s;
         hzp_weights_read_stats(reader->w, &s);
         bad += s.publications > 0 && s.serving_id != s.publications;
-        hzp_weights_newest(reader->w, &list[0]);
     }
     return (void *)bad;
 }

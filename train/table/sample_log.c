@@ -144,17 +144,6 @@ struct hzp_sample *hzp_sample_create_losses(const int32_t *token, const uint8_t 
     return sample;
 }
 
-struct hzp_sample *hzp_sample_create_weighted(const int32_t *token, const uint8_t *learn,
-                                              const float *weight, int32_t count)
-{
-    return hzp_sample_create_losses(token, learn, weight, NULL, count);
-}
-
-struct hzp_sample *hzp_sample_create(const int32_t *token, const uint8_t *learn, int32_t count)
-{
-    return hzp_sample_create_losses(token, learn, NULL, NULL, count);
-}
-
 void hzp_sample_destroy(struct hzp_sample *sample)
 {
     free(sample);
@@ -606,12 +595,6 @@ int hzp_sample_log_append_once(struct hzp_sample_log *log, struct hzp_sample **s
     }
     hzp_lock_release(&log->lock);
     return r;
-}
-
-int hzp_sample_log_append(struct hzp_sample_log *log, struct hzp_sample **sample, int32_t count,
-                          int64_t *ret_first, struct hzp_err_text *reterr)
-{
-    return hzp_sample_log_append_once(log, sample, count, NULL, ret_first, reterr);
 }
 
 /* The row of the current result, as HZP_LOG_SQL_READ selects it. */

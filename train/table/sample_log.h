@@ -28,14 +28,10 @@ struct hzp_sample {
     uint8_t *learn; /* [count] 1: train on this token as a target; same allocation as token */
 };
 
-/* One allocation for the sample and its arrays; contents are copied.  NULL: out of memory. */
-struct hzp_sample *hzp_sample_create(const int32_t *token, const uint8_t *learn, int32_t count);
-/* The same; weight [count] is read where learn is 1.  NULL, or each of these 1: the sample has
- * none. */
-struct hzp_sample *hzp_sample_create_weighted(const int32_t *token, const uint8_t *learn,
-                                              const float *weight, int32_t count);
-/* The same; how [count], valid (nanobatch/model/loss.h) where learn is 1, and read there.  NULL:
- * the sample has none. */
+/* One allocation for the sample and its arrays; contents are copied.  weight [count] is read where
+ * learn is 1; NULL, or each of these 1: the sample has none.  how [count], valid
+ * (nanobatch/model/loss.h) where learn is 1, and read there; NULL: the sample has none.  NULL: out
+ * of memory. */
 struct hzp_sample *hzp_sample_create_losses(const int32_t *token, const uint8_t *learn,
                                             const float *weight, const struct hzp_row_loss *how,
                                             int32_t count);
@@ -54,10 +50,6 @@ int hzp_sample_log_open_later(const char *path, const char *fingerprint,
                               const struct hzp_err_text *why, struct hzp_sample_log **ret,
                               struct hzp_err_text *reterr);
 void hzp_sample_log_close(struct hzp_sample_log *log); /* NULL: no effect */
-
-/* Commits all samples or none, and numbers them in order: *ret_first .. *ret_first + count - 1. */
-int hzp_sample_log_append(struct hzp_sample_log *log, struct hzp_sample **sample, int32_t count,
-                          int64_t *ret_first, struct hzp_err_text *reterr);
 
 /* Names a body that its client may send again because the answer was lost. */
 struct hzp_body_key {

@@ -10,6 +10,7 @@
 
 #include "base/arena.h"
 #include "device/philox.h"
+#include "tests/links/links.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* device/cpu/limits.c - measures the machine's limits: memory reads, and oneDNN's matrix product.
+/* dev/bench/limits_cpu.c - measures the machine's limits: memory reads, and oneDNN's matrix
+ * product.
  *
  * The product is measured under the best conditions for the library: its own choice of layout for
  * every matrix, converted outside the timed part, one product per thread at the same time, in
  * cache-friendly sizes. Our own ops have none of these advantages, so their ratio to this limit is
  * conservative.
  */
-#include "device/limits.h"
+#include "dev/bench/limits.h"
 
 #include "base/thread.h"
 #include "device/cpu/cpu.h"

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* device/limits.h - measures the limits of this machine.
+/* dev/bench/limits.h - measures the limits of this machine.
  *
  * Benchmarks print a figure beside the limit measured in the same run: the machine is shared and
  * its clock varies, so the ratio to a number in a data sheet would be meaningless.
  *
  * Thread: engine.
  */
-#ifndef HZP_DEVICE_LIMITS_H
-#define HZP_DEVICE_LIMITS_H
+#ifndef HZP_DEV_BENCH_LIMITS_H
+#define HZP_DEV_BENCH_LIMITS_H
 
 #include "device/device.h"
 
@@ -29,13 +29,6 @@ static inline double hzp_limits_gemm(const struct hzp_limits *limits, enum hzp_d
 /* Takes a few seconds.  HZP_EUNSUP: the backend does not measure. */
 int hzp_device_limits(struct hzp_device *dev, struct hzp_limits *ret);
 
-/* Bytes of the device's memory that no plan gives out; 0: none, or not known. */
-struct hzp_overhead {
-    size_t context; /* what the driver took for this process's context */
-    size_t loading; /* left for code that it and the libraries load later, not in mem_total */
-};
-void hzp_device_overhead(struct hzp_device *dev, struct hzp_overhead *ret);
-
 /* The rate now, in bytes per second, of reading this memory of the device, which should be far
  * larger than the caches: the mean of a few runs in the fastest way, a fraction of a second.  Where
  * the rate varies from one second to the next, and from one place in memory to another (a virtual
@@ -44,5 +37,10 @@ void hzp_device_overhead(struct hzp_device *dev, struct hzp_overhead *ret);
  * measurement.  HZP_EUNSUP: the rate does not vary (reads_vary), or the backend does not
  * measure. */
 int hzp_device_read_rate(struct hzp_device *dev, const void *memory, size_t bytes, double *ret);
+
+/* The backends' own parts of these. */
+int hzp_cpu_limits(struct hzp_device *dev, struct hzp_limits *ret);
+int hzp_cpu_read_rate(struct hzp_device *dev, const void *memory, size_t bytes, double *ret);
+int hzp_cuda_limits(struct hzp_device *dev, struct hzp_limits *ret); /* HZP_EUNSUP: not built */
 
 #endif

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* device/cuda/limits.c - measures the GPU's copy bandwidth and its library's matrix products. */
+/* dev/bench/limits_cuda.c - measures the GPU's copy bandwidth and its library's matrix products. */
 #include "device/cuda/cuda.h"
 
-#include "device/limits.h"
+#include "dev/bench/limits.h"
 
 enum { TURNS = 7, SIDE = 8192, SIDE_F32 = 4096 };
 

@@ -8,6 +8,7 @@
 
 #include "base/arena.h"
 #include "device/sim.h"
+#include "tests/links/links.h"
 
 #include <stdlib.h>
 #include <string.h>
