@@ -153,7 +153,7 @@ static int32_t drawn_by(struct hzp_seq *seq, const struct hzp_step *step)
 }
 
 /* Whether the sequence has guesses in flight, or its newest token will be followed by some. */
-static bool drafts(const struct hzp_seq *seq)
+static bool has_guesses(const struct hzp_seq *seq)
 {
     return seq->keen || seq->guesses;
 }
@@ -163,7 +163,7 @@ static bool drafts(const struct hzp_seq *seq)
  * draws its last token, are there: it decodes one step later, other sequences are not held up. */
 static bool awaits_token(struct hzp_seq *seq, const struct hzp_step *step)
 {
-    return (hzp_edits_grow(seq->rq->edits) || drafts(seq)) && drawn_by(seq, step) >= 0;
+    return (hzp_edits_grow(seq->rq->edits) || has_guesses(seq)) && drawn_by(seq, step) >= 0;
 }
 
 /* Where the choice of decoding sequences begins: where the step before left one out.  While steps
@@ -283,12 +283,12 @@ static int32_t guesses_max(const struct filling *f, struct hzp_seq *seq, const s
     const struct hzp_scheduler *s = f->s;
     const struct hzp_request *rq = seq->rq;
     int32_t edits = draw_edits(seq);
-    int32_t most = HZP_MIN(s->config.draft_max, rq->prompt_count + rq->max_tokens - seq->fed - 2);
+    int32_t most = HZP_MIN(s->config.lookup_max, rq->prompt_count + rq->max_tokens - seq->fed - 2);
     most = HZP_MIN(most, spare->rows);
     most = edits ? HZP_MIN(most, spare->edits / edits) : most;
     most = HZP_MIN(most, (seq->taken + HZP_MAX(spare->pages, 0)) * s->page_rows - seq->fed - 1);
     bool known = seq->step != f->step->number && drawn_by(seq, f->step) < 0;
-    return seq->draft && known && most > 0 && pages_fit(f, seq, 1 + most) ? most : 0;
+    return seq->lookup && known && most > 0 && pages_fit(f, seq, 1 + most) ? most : 0;
 }
 
 /* Gives the chosen sequences guesses: one more each in turn, as long as the step is expected to
@@ -308,19 +308,19 @@ static int32_t add_guesses(const struct filling *f, int32_t chosen)
     struct spare spare = {.rows = most - chosen,
                           .edits = max->edits_max - edits,
                           .pages = hzp_prefix_available(s->prefix) - s->running};
-    if (!s->draft || spare.rows <= 0)
+    if (!s->lookup || spare.rows <= 0)
         return 0;
     hzp_rows_curve_of(&f->room->time->rows, &curve);
-    for (int32_t place = 0; place < s->config.draft_max; place++)
+    for (int32_t place = 0; place < s->config.lookup_max; place++)
         for (int32_t k = 0; k < chosen; k++) {
             struct hzp_seq *seq = &s->seq[s->chosen[k]];
             struct hzp_prefix_tokens known = hzp_request_tokens(seq->rq);
             int32_t fits = seq->guesses == place ? guesses_max(f, seq, &spare) : 0;
             if (fits <= place ||
-                hzp_draft_guess(seq->draft, &known, place + 1, seq->guess) <= place)
+                hzp_lookup_guess(seq->lookup, &known, place + 1, seq->guess) <= place)
                 continue;
-            double more =
-                hzp_draft_expected(seq->draft, place + 1) - hzp_draft_expected(seq->draft, place);
+            double more = hzp_lookup_expected(seq->lookup, place + 1) -
+                          hzp_lookup_expected(seq->lookup, place);
             if ((tokens + more) * hzp_rows_curve_ns(&curve, rows) <
                 tokens * hzp_rows_curve_ns(&curve, rows + 1))
                 continue;
@@ -336,7 +336,7 @@ static int32_t add_guesses(const struct filling *f, int32_t chosen)
 }
 
 /* The sequence's next row and its guesses. */
-static void add_draft(const struct filling *f, struct hzp_seq *seq)
+static void add_guessed(const struct filling *f, struct hzp_seq *seq)
 {
     struct hzp_scheduler *s = f->s;
     struct hzp_batch *batch = f->offer->batch;
@@ -356,7 +356,7 @@ static void add_draft(const struct filling *f, struct hzp_seq *seq)
         want_draw(batch, seq, part, row, at + i + 1);
         token = seq->guess[i < seq->guesses ? i : 0];
     }
-    s->now.drafts++;
+    s->now.lookups++;
     for (int32_t i = 0; i < seq->guesses; i++)
         s->now.guessed[i]++;
     keep_pages(s, seq);
@@ -388,7 +388,7 @@ static int32_t add_decodes(struct filling *f)
         }
     for (int32_t k = 0; k < chosen && guesses; k++)
         if (s->seq[s->chosen[k]].step != step->number)
-            add_draft(f, &s->seq[s->chosen[k]]);
+            add_guessed(f, &s->seq[s->chosen[k]]);
     return chosen + guesses;
 }
 
@@ -557,8 +557,8 @@ static enum hzp_settle settle_for(const struct filling *f)
         const struct hzp_seq *seq = &s->seq[s->order[i]];
         if (hzp_seq_complete(seq))
             continue;
-        keen += drafts(seq);
-        others += !drafts(seq) && !hzp_edits_grow(seq->rq->edits);
+        keen += has_guesses(seq);
+        others += !has_guesses(seq) && !hzp_edits_grow(seq->rq->edits);
         draws |= seq->step == f->step->number && hzp_seq_decodes(seq);
     }
     return draws && keen >= others ? HZP_SETTLE_SERVING : HZP_SETTLE_NOTHING;

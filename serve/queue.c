@@ -440,9 +440,9 @@ static void admit(struct hzp_scheduler *s, uint64_t number)
         struct hzp_seq *seq = &s->seq[i];
         *seq =
             (struct hzp_seq){.rq = rq, .used = true, .page = seq->page, .prompt_end = growth.rows};
-        if (s->draft && !rq->background && rq->max_tokens > 1 && !hzp_edits_grow(rq->edits)) {
-            seq->draft = &s->draft[i];
-            hzp_draft_begin(seq->draft);
+        if (s->lookup && !rq->background && rq->max_tokens > 1 && !hzp_edits_grow(rq->edits)) {
+            seq->lookup = &s->lookup[i];
+            hzp_lookup_begin(seq->lookup);
         }
         int32_t at = rq->background ? s->running : s->ordinary;
         memmove(s->order + at + 1, s->order + at, (size_t)(s->running - at) * sizeof(*s->order));

@@ -118,11 +118,11 @@ static enum hzp_request_state take_draw(struct hzp_scheduler *s, const struct hz
  * tokens as the step that it misses. */
 static bool is_keen(const struct hzp_scheduler *s, struct hzp_seq *seq)
 {
-    int32_t guess[HZP_DRAFT_MAX];
+    int32_t guess[HZP_LOOKUP_MAX];
     struct hzp_prefix_tokens tokens = hzp_request_tokens(seq->rq);
-    hzp_draft_follow(seq->draft, &tokens);
-    int32_t guesses = hzp_draft_guess(seq->draft, &tokens, s->config.draft_max, guess);
-    return hzp_draft_expected(seq->draft, guesses) >= 1;
+    hzp_lookup_follow(seq->lookup, &tokens);
+    int32_t guesses = hzp_lookup_guess(seq->lookup, &tokens, s->config.lookup_max, guess);
+    return hzp_lookup_expected(seq->lookup, guesses) >= 1;
 }
 
 /* The draws of the part from this logit on: that of its last row, or of its guesses as far as they
@@ -146,7 +146,7 @@ static enum hzp_request_state take_draws(struct hzp_scheduler *s, const struct h
     rq->computed = HZP_MAX(rq->computed, first + right);
     if (state != HZP_REQUEST_RUNNING)
         return state;
-    seq->keen = seq->draft && is_keen(s, seq);
+    seq->keen = seq->lookup && is_keen(s, seq);
     hzp_add_news(s, rq);
     return state;
 }

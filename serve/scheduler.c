@@ -38,8 +38,8 @@ int hzp_scheduler_create(const struct hzp_scheduler_config *config, const struct
     for (int32_t i = 0; i < config->running_max; i++)
         s->seq[i].page = s->page_memory + (size_t)i * (size_t)s->page_stride;
     s->order = hzp_xcalloc((size_t)config->running_max, sizeof(*s->order));
-    if (config->draft_max)
-        s->draft = hzp_xcalloc((size_t)config->running_max, sizeof(*s->draft));
+    if (config->lookup_max)
+        s->lookup = hzp_xcalloc((size_t)config->running_max, sizeof(*s->lookup));
     s->chosen = hzp_xcalloc((size_t)config->running_max, sizeof(*s->chosen));
     s->news = hzp_xcalloc((size_t)config->running_max, sizeof(struct hzp_request *));
     s->wait_room = 2 * config->waiting_max + 3 * config->running_max;
@@ -219,7 +219,7 @@ void hzp_scheduler_destroy(struct hzp_scheduler *s)
     free(s->seq);
     free(s->page_memory);
     free(s->order);
-    free(s->draft);
+    free(s->lookup);
     free(s->chosen);
     free(s->news);
     free(s->wait);

@@ -80,7 +80,7 @@
 #include "nanobatch/source.h"
 #include "serve/admission.h"
 #include "serve/budget.h"
-#include "serve/draft.h"
+#include "serve/lookup.h"
 #include "serve/kvpool.h"
 #include "serve/request.h"
 #include "serve/tier.h"
@@ -101,7 +101,7 @@ struct hzp_scheduler_config {
     struct hzp_tier *tier;    /* where pages of the prefix cache go; borrowed; NULL: nowhere */
     int32_t rewarm_rows; /* rows of the most used beginnings, computed again after a swap while no
                                * request is there; 0: none */
-    int32_t draft_max;   /* guessed tokens of a sequence in a step (draft.h); 0: none */
+    int32_t lookup_max;  /* guessed tokens of a sequence in a step (lookup.h); 0: none */
     int32_t edits_max;   /* edits in a batch: submit refuses a request that could need more */
     struct hzp_trials *trials; /* borrowed, needs pin_ns and 3 slots; NULL: there are none */
     uint64_t pin_ns; /* how long a version that is not current may be pinned; 0: requests may not
@@ -169,8 +169,8 @@ struct hzp_scheduler_stats {
     int32_t budget_rows; /* rows of the newest step that served */
     /* steps in which a prompt could take rows, by what decided how many */
     uint64_t budget_reason[HZP_BUDGET_COUNT];
-    uint64_t drafts; /* rows of a sequence in a step that had guesses (draft.h) */
-    uint64_t guessed[HZP_DRAFT_MAX], accepted[HZP_DRAFT_MAX]; /* tokens by their place in it */
+    uint64_t lookups; /* rows of a sequence in a step that had guesses (lookup.h) */
+    uint64_t guessed[HZP_LOOKUP_MAX], accepted[HZP_LOOKUP_MAX]; /* tokens by their place in it */
 };
 void hzp_scheduler_read_stats(struct hzp_scheduler *s, struct hzp_scheduler_stats *ret);
 

@@ -9,7 +9,7 @@
 
 #include "base/thread.h"
 #include "serve/budget.h"
-#include "serve/draft.h"
+#include "serve/lookup.h"
 #include "serve/prefix.h"
 #include "serve/scheduler.h"
 
@@ -46,11 +46,11 @@ struct hzp_seq {
     uint64_t fetch;          /* waits until hzp_prefix_fetched() has come to this */
     uint64_t sought;         /* hzp_prefix_additions() at the last search */
     struct hzp_part part[2]; /* step n is part[n % 2]; two may be in flight */
-    struct hzp_draft *draft; /* NULL: nothing is guessed of this sequence */
-    int32_t guess[HZP_DRAFT_MAX], guesses; /* behind the first of its rows in flight */
-    bool keen;                             /* its next rows wait for the newest token, to be guessed
+    struct hzp_lookup *lookup;              /* NULL: nothing is guessed of this sequence */
+    int32_t guess[HZP_LOOKUP_MAX], guesses; /* behind the first of its rows in flight */
+    bool keen;     /* its next rows wait for the newest token, to be guessed
                                             * from it */
-    uint64_t step;                         /* the last step that accesses its pages */
+    uint64_t step; /* the last step that accesses its pages */
 };
 
 /* The beginnings of prompts that are computed again after a swap, the most used one first, and the
@@ -85,7 +85,7 @@ struct hzp_scheduler {
     int32_t *page_memory;      /* [running_max][page_stride] */
     int32_t *order;            /* indices of running sequences, oldest first: `ordinary` ones, then
                                 * those of background requests */
-    struct hzp_draft *draft;   /* [running_max]; NULL: nothing is guessed */
+    struct hzp_lookup *lookup; /* [running_max]; NULL: nothing is guessed */
     int32_t *chosen;           /* [running_max] sequences that decode in the step being formed */
     struct hzp_request **news; /* [running_max] whose wake is due */
     int32_t news_count;

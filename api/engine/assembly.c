@@ -561,7 +561,7 @@ static int open_serving(struct hzp_assembly *a, struct hzp_err_text *reterr)
                                           .prefix_cache = !s->no_prefix_cache,
                                           .prefix_stale_max = (int32_t)s->reuse_stale,
                                           .rewarm_rows = (int32_t)s->rewarm,
-                                          .draft_max = s->draft ? (int32_t)s->draft_max : 0,
+                                          .lookup_max = s->draft ? (int32_t)s->draft_max : 0,
                                           .tier = a->tier,
                                           .trials = a->trials,
                                           .pin_ns = (uint64_t)(s->pin_seconds * 1e9),

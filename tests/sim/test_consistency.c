@@ -54,15 +54,15 @@ void broken(const struct day *d, const char *rule, int64_t a, int64_t b)
 
 /* --- What stands for the model ---------------------------------------------------------------- */
 
-/* The token drawn from a row; one in 32 ends the answer.  drafts: mostly the one that follows on
+/* The token drawn from a row; one in 32 ends the answer.  repeats: mostly the one that follows on
  * the row's own in a circle, so that guesses of it are right. */
-static int32_t draw(uint64_t row, int32_t token, bool drafts)
+static int32_t draw(uint64_t row, int32_t token, bool repeats)
 {
     enum { CIRCLE = 7, SELDOM = 12 };
     uint64_t seed = row;
     if (!seeded(&seed, 32))
         return EOS;
-    return !drafts                 ? (int32_t)seeded(&seed, EOS)
+    return !repeats                ? (int32_t)seeded(&seed, EOS)
            : seeded(&seed, SELDOM) ? (token + 1) % CIRCLE
                                    : (int32_t)seeded(&seed, CIRCLE);
 }
@@ -215,7 +215,7 @@ static void open_day(struct day *d)
         .prefix_cache = seeded(&d->random, 4),
         .prefix_stale_max = once_in(d, 2) ? between(d, 1, 4) : 0,
         .rewarm_rows = once_in(d, 2) ? between(d, 1, 200) : 0,
-        .draft_max = once_in(d, 2) ? between(d, 1, HZP_DRAFT_MAX) : 0,
+        .lookup_max = once_in(d, 2) ? between(d, 1, HZP_LOOKUP_MAX) : 0,
         .pin_ns = (uint64_t)between(d, 1, 120),
         .admission = seeded(&d->random, 4) ? HZP_ADMIT_PREDICTED : HZP_ADMIT_WORST_CASE};
     if (d->slots > 2 && once_in(d, 2)) {
@@ -227,9 +227,9 @@ static void open_day(struct day *d)
     today = d;
     open_store(d);
     struct hzp_batch_config batch = {.rows_max = d->rows_max,
-                                     .segs_max = d->config.running_max + d->config.draft_max,
+                                     .segs_max = d->config.running_max + d->config.lookup_max,
                                      .page_stride = longest,
-                                     .logits_max = d->config.running_max + d->config.draft_max,
+                                     .logits_max = d->config.running_max + d->config.lookup_max,
                                      .edits_max = d->config.edits_max};
     if (hzp_kvpool_create(d->m.model, d->pages, d->page_rows, &d->pool) < 0 ||
         hzp_scheduler_create(&d->config, d->m.model, d->pool, &d->s) < 0 ||
@@ -393,7 +393,7 @@ static void execute(struct day *d, struct hzp_batch *b, uint64_t step, uint64_t 
         note_rows(d, seq, page, end);
         if (n < b->logits && b->logit_row[n] == b->row0[seg + 1] - 1) {
             b->token[n] = draw(row_at(d, page, end - 1)->content, b->id[b->row0[seg + 1] - 1],
-                               d->config.draft_max > 0);
+                               d->config.lookup_max > 0);
             b->logprob[n] = -(float)(b->token[n] % 64) / 8; /* sums are exact */
             n++;
         }
@@ -417,7 +417,7 @@ static int32_t alone(const struct day *d, const struct life *life, int32_t n)
         row = content(row, token, one ? rq->out[n].version : life->by[p]);
         last = token;
     }
-    return draw(row, last, d->config.draft_max > 0);
+    return draw(row, last, d->config.lookup_max > 0);
 }
 
 static void check_token(struct day *d, const struct life *life, int32_t n, int64_t i)

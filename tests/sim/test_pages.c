@@ -348,7 +348,7 @@ static void choose_day(struct day *d)
         .waiting_tokens_max = 1 << 20,
         .prefill_rows_max = seeded(&d->random, 4) ? 0 : between(d, 1, 64),
         .edits_max = 64,
-        .draft_max = d->seed % 2 ? 1 + (int32_t)d->seed % HZP_DRAFT_MAX : 0,
+        .lookup_max = d->seed % 2 ? 1 + (int32_t)d->seed % HZP_LOOKUP_MAX : 0,
         .admission = d->seed % 8 == 7 && !d->sabotage ? HZP_ADMIT_WORST_CASE : HZP_ADMIT_PREDICTED};
     open_engine(d);
     bool wide = t->name[0] == 'm';

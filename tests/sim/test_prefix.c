@@ -121,15 +121,15 @@ static uint64_t content(uint64_t before, int32_t token, uint64_t version)
     return z ^ z >> 29;
 }
 
-/* The token drawn from a row; one in 24 ends the answer.  drafts: mostly the one that follows on
+/* The token drawn from a row; one in 24 ends the answer.  repeats: mostly the one that follows on
  * the row's own in a circle, so that guesses of it are right. */
-static int32_t draw(uint64_t row, int32_t token, bool drafts)
+static int32_t draw(uint64_t row, int32_t token, bool repeats)
 {
     enum { CIRCLE = 7, SELDOM = 12 };
     uint64_t seed = row;
     if (!seeded(&seed, 24))
         return EOS;
-    return !drafts                 ? (int32_t)seeded(&seed, EOS)
+    return !repeats                ? (int32_t)seeded(&seed, EOS)
            : seeded(&seed, SELDOM) ? (token + 1) % CIRCLE
                                    : (int32_t)seeded(&seed, CIRCLE);
 }
@@ -287,7 +287,7 @@ static void open_day(struct day *d)
         .prefix_cache = true,
         .prefix_stale_max = seeded(&d->random, 2) ? between(d, 1, 3) : 0,
         .rewarm_rows = seeded(&d->random, 2) ? between(d, 1, 200) : 0,
-        .draft_max = seeded(&d->random, 2) ? between(d, 1, HZP_DRAFT_MAX) : 0,
+        .lookup_max = seeded(&d->random, 2) ? between(d, 1, HZP_LOOKUP_MAX) : 0,
         .admission = seeded(&d->random, 4) ? HZP_ADMIT_PREDICTED : HZP_ADMIT_WORST_CASE};
     if (hzp_device_open(&(struct hzp_device_config){.name = "ref"}, &d->dev, &err) < 0)
         broken(d, "opening", 0, 0);
@@ -300,9 +300,9 @@ static void open_day(struct day *d)
     d->model = (struct hzp_model){
         .dev = d->dev, .config = &d->model_config, .act = HZP_F32, .positions = POSITIONS};
     struct hzp_batch_config batch = {.rows_max = d->rows_max,
-                                     .segs_max = d->config.running_max + d->config.draft_max,
+                                     .segs_max = d->config.running_max + d->config.lookup_max,
                                      .page_stride = longest,
-                                     .logits_max = d->config.running_max + d->config.draft_max,
+                                     .logits_max = d->config.running_max + d->config.lookup_max,
                                      .edits_max = d->config.edits_max};
     today = d;
     for (int32_t i = 0; i < VERSIONS_MAX; i++)
@@ -444,7 +444,7 @@ static void execute(struct day *d, struct hzp_batch *b, const struct hzp_step *s
         note_rows(d, seq, page, end);
         if (n < b->logits && b->logit_row[n] == b->row0[seg + 1] - 1)
             b->token[n++] = draw(row_at(d, page, end - 1)->content, b->id[b->row0[seg + 1] - 1],
-                                 d->config.draft_max > 0);
+                                 d->config.lookup_max > 0);
     }
 }
 
@@ -464,7 +464,7 @@ static int32_t alone(const struct day *d, const struct life *life, int32_t n)
         row = content(row, token, life->by[p]);
         last = token;
     }
-    return draw(row, last, d->config.draft_max > 0);
+    return draw(row, last, d->config.lookup_max > 0);
 }
 
 static void look_at(struct day *d, int32_t i)

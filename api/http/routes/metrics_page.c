@@ -40,14 +40,14 @@ static void asked_weights(struct hzp_page *p, const struct hzp_scheduler_stats *
                      "Decoding sequences computed again because of a version swap.");
 }
 
-static void drafts(struct hzp_page *p, const struct hzp_scheduler_stats *s)
+static void guesses(struct hzp_page *p, const struct hzp_scheduler_stats *s)
 {
     uint64_t guessed = 0, accepted = 0;
-    for (int i = 0; i < HZP_DRAFT_MAX; i++) {
+    for (int i = 0; i < HZP_LOOKUP_MAX; i++) {
         guessed += s->guessed[i];
         accepted += s->accepted[i];
     }
-    hzp_page_counter(p, "vllm:spec_decode_num_drafts_total", (double)s->drafts,
+    hzp_page_counter(p, "vllm:spec_decode_num_drafts_total", (double)s->lookups,
                      "Rows of a sequence in a step with guessed tokens (--draft).");
     hzp_page_counter(p, "vllm:spec_decode_num_draft_tokens_total", (double)guessed,
                      "Guessed tokens.");
@@ -55,7 +55,7 @@ static void drafts(struct hzp_page *p, const struct hzp_scheduler_stats *s)
                      "Guessed tokens that were right.");
     hzp_page_head(p, "vllm:spec_decode_num_accepted_tokens_per_pos_total", "counter",
                   "The same by their place in the draft.");
-    for (int i = 0; i < HZP_DRAFT_MAX; i++)
+    for (int i = 0; i < HZP_LOOKUP_MAX; i++)
         fprintf(p->out,
                 "vllm:spec_decode_num_accepted_tokens_per_pos_total{%s,position=\"%d\"} %llu\n",
                 p->labels, i, (unsigned long long)s->accepted[i]);
@@ -72,7 +72,7 @@ static void print_prefixes(struct hzp_page *p, const struct hzp_scheduler_stats 
         "Of these hits, rows that an older version had computed (--prefix-reuse-stale).");
     hzp_page_counter(p, "hzpserve_prefix_rewarmed_tokens_total", (double)s->rewarmed_tokens,
                      "Tokens computed again after a swap, for later requests (--prefix-rewarm).");
-    drafts(p, s);
+    guesses(p, s);
     hzp_page_gauge(
         p, "hzpserve_prefix_tier_pages", s->tier.pages,
         "Pages that the tiers of the prefix cache hold (--prefix-file, --prefix-bytes host).");

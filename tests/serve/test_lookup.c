@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Guesses compared with a search of the whole text, and trust with how many were right. */
 #include "base/base.h"
-#include "serve/draft.h"
+#include "serve/lookup.h"
 #include "serve/request.h"
 #include "tests/serve/seeded.h"
 
@@ -17,7 +17,7 @@ enum { MOST = 300 };
 
 static int32_t prompt[MOST];
 static struct hzp_output out[MOST];
-static struct hzp_draft draft;
+static struct hzp_lookup lookup;
 
 static void add(struct hzp_prefix_tokens *tokens, int32_t prompt_count, int32_t token)
 {
@@ -48,42 +48,42 @@ static void guesses_what_followed(void **state)
     for (int text = 0; text < 200; text++) {
         struct hzp_prefix_tokens tokens = {.prompt = prompt, .out = out};
         int32_t prompt_count = 1 + (int32_t)seeded(&seed, 100), there = 0, found = 0;
-        int32_t words = 2 + (int32_t)seeded(&seed, 6), guess[HZP_DRAFT_MAX];
-        hzp_draft_begin(&draft);
+        int32_t words = 2 + (int32_t)seeded(&seed, 6), guess[HZP_LOOKUP_MAX];
+        hzp_lookup_begin(&lookup);
         while (tokens.count < MOST) {
             int32_t some = 1 + (int32_t)seeded(&seed, 5);
             while (some-- > 0 && tokens.count < MOST)
                 add(&tokens, prompt_count, (int32_t)seeded(&seed, (uint32_t)words));
-            hzp_draft_follow(&draft, &tokens);
+            hzp_lookup_follow(&lookup, &tokens);
             int32_t at = tokens.count < 3 ? 0 : search(&tokens);
-            int32_t n = hzp_draft_guess(&draft, &tokens, HZP_DRAFT_MAX, guess);
+            int32_t n = hzp_lookup_guess(&lookup, &tokens, HZP_LOOKUP_MAX, guess);
             assert_true(at ? n <= tokens.count - at : n == 0);
             for (int32_t i = 0; i < n; i++)
                 assert_int_equal(guess[i], hzp_prefix_token(&tokens, at + i));
             there += at > 0;
             found += n > 0;
         }
-        assert_true(found > 0.8 * there && draft.trust >= 0 && draft.trust <= 1);
+        assert_true(found > 0.8 * there && lookup.trust >= 0 && lookup.trust <= 1);
     }
 }
 
 static void trusts_what_was_right(void **state)
 {
     struct hzp_prefix_tokens tokens = {.prompt = prompt, .out = out};
-    hzp_draft_begin(&draft);
+    hzp_lookup_begin(&lookup);
     for (int32_t i = 0; i < 200; i++) {
         add(&tokens, 10, i % 7);
-        hzp_draft_follow(&draft, &tokens);
+        hzp_lookup_follow(&lookup, &tokens);
     }
-    assert_true(draft.trust > 0.99);
-    assert_true(fabs(hzp_draft_expected(&draft, 4) - 4) < 0.1);
+    assert_true(lookup.trust > 0.99);
+    assert_true(fabs(hzp_lookup_expected(&lookup, 4) - 4) < 0.1);
     uint64_t seed = 3;
     for (int32_t i = 0; i < 90; i++) {
         add(&tokens, 10, (int32_t)seeded(&seed, 2));
-        hzp_draft_follow(&draft, &tokens);
+        hzp_lookup_follow(&lookup, &tokens);
     }
-    assert_true(draft.trust < 0.9);
-    assert_true(hzp_draft_expected(&draft, 0) == 0);
+    assert_true(lookup.trust < 0.9);
+    assert_true(hzp_lookup_expected(&lookup, 0) == 0);
 }
 
 int main(void)
