@@ -62,7 +62,7 @@ class Full:
     offline_rows, offline_seconds, offline_logits = 2048, "6", 768
     long = ("8b-long", "131072", 512)  # shape, context, running requests
     swap_kv, serve_kv, context = 8 << 30, 8 << 30, ["--context", "4096"]
-    coserve = ["--concurrency", "64", "--input-len", "256", "--output-len", "48",
+    coserve = ["--max-concurrency", "64", "--input-len", "256", "--output-len", "48",
                "--micro-rows", "1024", "--train-quantum", "100", "--seconds", "2", "--slo", "ttft=500ms,itl=40ms"]
     coserve_kv, coserve_rows = 8 << 30, 1024
     train_cores, shares = "68", "0 64 48 32"
@@ -142,7 +142,7 @@ class TRIAL:
     long = ("tiny-long", "4096", 8)
     kv = kv_fp8 = beside_kv = swap_kv = serve_kv = coserve_kv = 8 << 20
     context = ["--context", "640"]
-    coserve = ["--concurrency", "4", "--input-len", "16", "--output-len", "8", "--micro-rows", "128", "--train-quantum", "100",
+    coserve = ["--max-concurrency", "4", "--input-len", "16", "--output-len", "8", "--micro-rows", "128", "--train-quantum", "100",
                "--seconds", "0.5", "--slo", "ttft=500ms,itl=40ms"]
     train_cores, shares = "1", "0 1"
     lanes, fp8, attention, once = ["8", "32", "64"], ["32", "1", "8"], ["--quick"], ["--once"]

@@ -28,7 +28,7 @@ from serving import Server, free_port
 def load(given, server, arguments):
     done = subprocess.run(
         [given.hzpserve, "bench", "replay", "--json", "--url", f"http://127.0.0.1:{server.port}",
-         "--concurrency", str(given.concurrency), "--log-level", "error", *map(str, arguments)],
+         "--max-concurrency", str(given.concurrency), "--log-level", "error", *map(str, arguments)],
         capture_output=True, text=True)
     if done.returncode:
         sys.exit(f"{server.name}: {done.stderr}")

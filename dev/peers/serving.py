@@ -66,7 +66,7 @@ def load(given, server, requests, concurrency, inputs, outputs, seed):
     cpu = server.cpu_seconds()
     done = subprocess.run(
         [given.hzpserve, "bench", "replay", "--json", "--url", f"http://127.0.0.1:{server.port}",
-         "--requests", str(requests), "--concurrency", str(concurrency), "--input-len", str(inputs),
+         "--requests", str(requests), "--max-concurrency", str(concurrency), "--input-len", str(inputs),
          "--output-len", str(outputs), "--seed", str(seed), "--log-level", "error"],
         capture_output=True, text=True)
     if done.returncode:

@@ -753,7 +753,7 @@ def test_policy():
 
 
 def test_full_queue():
-    with Server("--queue-samples", "4", "--passes", "1000000") as server:
+    with Server("--queue", "4", "--passes", "1000000") as server:
         assert server.post(EXAMPLES, [{"text": "One."}] * 3)[0] == 202
         status, headers, got = server.post(EXAMPLES, [{"text": "One."}] * 2)
         assert status == 429 and int(headers["retry-after"]) >= 1, got

@@ -444,7 +444,7 @@ def test_plan():
                       (["--shape", "0:0"], "no rows"), (["--shape", "1:1:1:1:1:1:1:1:1"], "9 nano-batches"),
                       (["--shape", "5:decode=memory"], "--shape"), (["--shape", "train=foo"], "train=foo"),
                       (["--shape", "compute=-1"], "--shape"), (["--shape", "memory"], "--shape"),
-                      (["--split", "3,1"], "use --shape"),
+                      (["--split", "3,1"], "unknown option --split"),
                       (["--depth", "100000"], "positions"), (["--prefill", "65536"], "positions"),
                       (["--context", "9"], "--context"), (["--decode", "0"], "--decode")):
         fails("plan", MODEL, "--decode", "4", *bad, status=2, says=[says])

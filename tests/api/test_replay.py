@@ -41,7 +41,7 @@ def start_server():
 
 def test_equal(url, scratch):
     record, plot = scratch / "load.jsonl", scratch / "load.svg"
-    got, _ = replay(url, "--requests", "12", "--concurrency", "5", "--input-len", "24",
+    got, _ = replay(url, "--requests", "12", "--max-concurrency", "5", "--input-len", "24",
                     "--output-len", "9", "--warmup", "1", "--slo", "ttft=600s,itl=600s", "--record",
                     str(record))
     assert got["completed"] == 12 and got["failed"] == 0 and got["failures"] == {}, got
@@ -194,7 +194,7 @@ def test_kept_connections(_, scratch):
     for Keeper.kept, (_, _, connections) in KEPT.items():
         Keeper.connections.clear()
         got, _ = replay(f"http://127.0.0.1:{fake.server_port}", "--requests", "6", "--input-len",
-                        "4", "--output-len", "2", "--concurrency", "1")
+                        "4", "--output-len", "2", "--max-concurrency", "1")
         assert got["completed"] == 6 and got["failed"] == 0, (Keeper.kept, got)
         assert len(set(Keeper.connections)) == connections, (Keeper.kept, Keeper.connections)
     Keeper.kept = "kept"
@@ -257,7 +257,7 @@ def test_misbehaving_servers(_, scratch):
     sent = []
     for seed in "5", "5", "6":
         Trickster.bodies.clear()
-        replay(url, "--trace", str(scratch / "shared"), "--seed", seed, "--concurrency", "1",
+        replay(url, "--trace", str(scratch / "shared"), "--seed", seed, "--max-concurrency", "1",
                "--extra-body", '{"cache_prompt": false}')
         first, second = (body["prompt"] for body in Trickster.bodies)
         assert len(first) == 600 and first[:512] == second[:512] and first[512:] != second[512:]

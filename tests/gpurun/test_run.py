@@ -111,8 +111,8 @@ MEMORY_OPTIONS = {"--kv-memory", "--context", "--max-running", "--step-rows", "-
 def planned(command, fake):
     """Bytes of the memory plan that a server with a step's options makes, as one too small a device's refusal tells."""
     options = [word for pair in zip(command, command[1:]) if pair[0] in MEMORY_OPTIONS for word in pair]
-    if "--concurrency" in command:
-        options += ["--max-running", command[command.index("--concurrency") + 1]]
+    if "--max-concurrency" in command:
+        options += ["--max-running", command[command.index("--max-concurrency") + 1]]
     options += [] if command[2] in ("train", "coserve") else ["--no-train"]
     with tempfile.TemporaryDirectory() as own:
         env = dict(os.environ, HZP_CUBLASLT=os.path.dirname(fake) + "/libcudafake.so", HZP_CUDNN="0", HZP_CUDA_TUNE="0",
