@@ -113,7 +113,9 @@ static void table_make(struct oc_io *io, struct hzp_attn_paged_args *a, int32_t 
 static const char *bound_text(int window, float cap)
 {
     static char text[48];
-    snprintf(text, sizeof(text), window ? ", window %d" : "", window);
+    text[0] = 0;
+    if (window)
+        snprintf(text, sizeof(text), ", window %d", window);
     if (cap > 0)
         strcat(text, ", cap");
     return text;
