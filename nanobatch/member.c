@@ -222,13 +222,17 @@ static int make_plan(struct hzp_member *m, struct member_step *step, struct hzp_
 
 /* ---- steps ---- */
 
+/* Where a link that the step uses has failed, that of the records does a moment later. */
 static int device_failed(const struct hzp_member *m, int r, const struct member_step *step,
                          struct hzp_err_text *reterr)
 {
-    return hzp_step_link_check(m->records, reterr) < 0
-               ? HZP_EIO
-               : hzp_fail(reterr, r, "the device failed in step %llu",
-                          (unsigned long long)step->record.step);
+    for (int looks = 100; looks > 0; looks--) {
+        if (hzp_step_link_check(m->records, reterr) < 0)
+            return HZP_EIO;
+        nanosleep(&(struct timespec){.tv_nsec = 10000000}, NULL);
+    }
+    return hzp_fail(reterr, r, "the device failed in step %llu",
+                    (unsigned long long)step->record.step);
 }
 
 /* Waits for the end of the step that runs, if one does. */

@@ -207,7 +207,7 @@ def gated(link, expected):
         held = pathlib.Path(folder) / "held.jsonl"
         held.write_text(HELD)
         server = Server(*GROUP, "--link", link, "--check-plans", *LEARNING, "--recompute", "layer", "--gate", str(held),
-                        "--gate-max-rise", "1000", learns=True)
+                        "--gate-max-rise", "1000", "--publish", "update", learns=True)
         before, after, updates = teach(server)
         assert (before, after) == expected[:2], (before, after, expected)
         assert [u[0] for u in updates] == [u[0] for u in expected[2]], updates

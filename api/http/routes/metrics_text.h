@@ -18,10 +18,9 @@ struct hzp_page {
 /* The lines in front of a metric's values. */
 void hzp_page_head(struct hzp_page *p, const char *name, const char *type, const char *help);
 
-/* A metric with one value, which has the page's labels. */
+/* A metric with one value, which has the page's labels; plain: without labels. */
 void hzp_page_gauge(struct hzp_page *p, const char *name, double value, const char *help);
 void hzp_page_counter(struct hzp_page *p, const char *name, double value, const char *help);
-/* Without labels. */
 void hzp_page_plain(struct hzp_page *p, const char *name, const char *type, double value,
                     const char *help);
 
