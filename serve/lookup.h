@@ -10,8 +10,8 @@
  * target: Daliri, Musco, Suresh, arXiv 2408.07978.)
  *
  * The newest three tokens are looked for in the text before them; what followed there is the guess.
- * A table by their hash holds where each three were seen last, of a fixed size: where two share a
- * place, the newer one stays.  Trust is how often the first guess was right lately.
+ * A table by their hash holds where each three were seen last; the newer of two that share a place
+ * stays.  Trust: how often the first guess was right lately.
  *
  * Thread: engine.
  */

@@ -114,8 +114,7 @@ static enum hzp_request_state take_draw(struct hzp_scheduler *s, const struct hz
     return state;
 }
 
-/* Whether the sequence's next rows wait for its newest token: guesses are expected to bring as many
- * tokens as the step that it misses. */
+/* Whether guesses are expected to bring as many tokens as the step that waiting for one costs. */
 static bool is_keen(const struct hzp_scheduler *s, struct hzp_seq *seq)
 {
     int32_t guess[HZP_LOOKUP_MAX];

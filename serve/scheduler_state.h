@@ -48,8 +48,7 @@ struct hzp_seq {
     struct hzp_part part[2]; /* step n is part[n % 2]; two may be in flight */
     struct hzp_lookup *lookup;              /* NULL: nothing is guessed of this sequence */
     int32_t guess[HZP_LOOKUP_MAX], guesses; /* behind the first of its rows in flight */
-    bool keen;     /* its next rows wait for the newest token, to be guessed
-                                            * from it */
+    bool keen;     /* its next rows wait for its newest token, to guess from it */
     uint64_t step; /* the last step that accesses its pages */
 };
 

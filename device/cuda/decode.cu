@@ -453,7 +453,7 @@ static __device__ __forceinline__ void attend(const struct decode_args &d, struc
     int seq = item.seq, kv_head = item.rank / d.tiles, tile = item.rank % d.tiles;
     constexpr bool WINDOWS = !(TALL && D == 128); /* there are no registers left for them */
     int from = WINDOWS ? window_from(a, seq) : 0;
-    int first = WINDOWS ? first_seen(a.window, a.segs.pos0[seq]) : 0;
+    int seen = WINDOWS && D > 64 ? first_seen(a.window, a.segs.pos0[seq]) : 0;
     int n = a.segs.pos0[seq] + 1 - from, length = piece_length(n, item.stretch);
     int begin = from + item.piece * length, end = min(from + n, begin + length);
     int pieces = HZP_DIV_UP(n, length);
@@ -477,6 +477,9 @@ static __device__ __forceinline__ void attend(const struct decode_args &d, struc
         scores<D, TALL>(s, k, c);
         if constexpr (CODES)
             times<TALL>(c, k_scale);
+        int first = seen; /* with D 64 it is read again each time: no register keeps it */
+        if (WINDOWS && D == 64 && a.window > 0)
+            first = first_seen(a.window, *(const volatile int32_t *)&a.segs.pos0[seq]);
         weights<D, TALL>(s, c, d.scale, t0, first, end);
         if constexpr (CODES)
             times<TALL>(c, v_scale);

@@ -145,7 +145,7 @@ def errors_replace_nothing(folder, there):
             (changed(folder, "device/cuda/link_sum.cu", "int broken(\n"), ["--arch", "90a"], 1, "nothing was replaced"),
             (changed(folder, "device/cuda/link_sum.cu", "extern \"C\" void hzp_nobody(void);\nextern \"C\" void "
                      "hzp_tried_it(void) { hzp_nobody(); }\n"), ["--arch", "90a", "--programs", "hzpserve"], 1, "hzp_nobody"),
-            (RUN, [], 1, "has no source"), (changed(folder, "device/cuda/limits.c", ""), [], 1, "has 2 sources"), (folder + "/none.cu", [], 1, "is not there"),
+            (RUN, [], 1, "has no source"), (changed(folder, "device/cuda/lane.c", ""), [], 1, "has 2 sources"), (folder + "/none.cu", [], 1, "is not there"),
             (str(ROOT / "device/cuda/plain.cu"), ["--programs", "nothing", "--arch", "90a"], 1, "nothing: these are there")):
         told = call("relink", there, source, *args, status=status)
         check(said in told, f"{source}: {told}")

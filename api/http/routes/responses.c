@@ -256,9 +256,7 @@ static int read_include(const json_t *body, json_t *chat, struct hzp_err_text *r
             k++;
         snprintf(path, sizeof(path), "include[%zu]", i);
         if (k == HZP_COUNT(known))
-            return hzp_blocks_wrong(reterr, path,
-                                    "is not a name that is known here: only "
-                                    "message.output_text.logprobs adds to the answer");
+            return hzp_blocks_wrong(reterr, path, "is not a name that OpenAI has here");
         if (!k)
             json_object_set_new(chat, "logprobs", json_true());
     }
