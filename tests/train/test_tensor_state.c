@@ -206,6 +206,12 @@ static void check_well(const struct job *job, int ranks)
     }
 }
 
+/* Families whose norms read the sums of all ranks. */
+static bool has_no_slices(int which)
+{
+    return strstr(tiny_models[which], "olmo") || strstr(tiny_models[which], "gemma");
+}
+
 /* What 1, 2 and 4 ranks load from one rank's files is theirs. */
 static void test_any_ranks(void **state)
 {
@@ -216,6 +222,8 @@ static void test_any_ranks(void **state)
         struct one o;
         open_one(&o, i, type, i % 3 ? HZP_F32 : HZP_BF16);
         for (int k = 0; k < HZP_COUNT(ranks); k++) {
+            if (ranks[k] > 1 && has_no_slices(i))
+                continue;
             run(&o, ranks[k], job);
             check_well(job, ranks[k]);
         }
