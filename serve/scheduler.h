@@ -143,7 +143,7 @@ struct hzp_scheduler_stats {
     int32_t waiting, running;   /* waiting: with preempted ones, which no bound counts */
     int32_t background;         /* background requests: those that run, part of `running`, */
     int32_t background_waiting; /* and those that wait, not part of `waiting` */
-    int32_t waiting_weights;    /* those among them that wait for weights */
+    int32_t waiting_weights;    /* those among `waiting` that wait for weights */
     int32_t awaiting;           /* and whose weights do not serve: these have places of their own */
     int64_t awaiting_tokens;    /* prompt tokens of those */
     int32_t pins;               /* requests that hold a version, */

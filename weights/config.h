@@ -79,7 +79,7 @@ static inline const struct hzp_layer_kind *hzp_config_kind(const struct hzp_mode
     return &config->kind[config->layer_kind[layer]];
 }
 
-/* Whether some layer does not rotate; rotates by rope_local_theta. */
+/* Whether some layer does not rotate; whether some layer rotates by rope_local_theta. */
 bool hzp_config_has_no_rope(const struct hzp_model_config *config);
 bool hzp_config_has_local(const struct hzp_model_config *config);
 

@@ -250,9 +250,8 @@ const struct hzp_option hzp_option_table[] = {
          "measure without it"),
     PARTS("--draft", draft_parts, "off,max=8", "off|ngram[,max=N]", SERVE,
           "guess the next tokens from the request's own text and compute them in one step, where "
-          "that "
-          "is expected to be faster; the answer has the tokens that it would have had: for edits, "
-          "summaries and other answers that repeat what they were given"),
+          "that is expected to be faster; the answer has the tokens that it would have had: for "
+          "edits, summaries and other answers that repeat what they were given"),
     INT("--prefix-reuse-stale", engine.serving.reuse_stale, "0", 0, 15, SERVE,
         "after a swap, prompts may begin with what the N versions before have computed, unless the "
         "request asks for newer weights; the answer says so; 0: only what the serving version has "
@@ -265,8 +264,7 @@ const struct hzp_option hzp_option_table[] = {
          "without a name in this directory; they come back when that is faster than computing"),
     PARTS("--prefix-bytes", tier_parts, "file=1G,host=0", "PART=SIZE[,...]", SERVE,
           "sizes of where pages go that fall out of the prefix cache: the file of --prefix-file, "
-          "as the "
-          "disk has room; on a GPU host memory, before that; 0: none"),
+          "as the disk has room; on a GPU host memory, before that; 0: none"),
     INT("--page-rows", engine.serving.page_rows, "16", 1, 1024, ENGINE | PLAN | SEARCH,
         "tokens per KV page: larger pages are read faster and shared less"),
     INT("--slots", engine.serving.slots, "2", 2, 16, ENGINE,
@@ -342,7 +340,7 @@ const struct hzp_option hzp_option_table[] = {
         "--publish", publish_parts, "auto,every=1", "WHAT[,every=N]", SERVE | BENCH,
         "what becomes a version: update, every N of them; lesson: all passes of the examples that "
         "came in one body, which are judged, and rejected, as a whole; auto: lesson with --gate, "
-        "--canary or --max-effect on one rank, else update"),
+        "--canary or --max-effect on one rank or one tensor group, else update"),
     INT("--max-staleness", engine.training.max_staleness, "1", 0, 1e6, SERVE | BENCH,
         "maximum updates by which the serving version may trail the newest; takes precedence over "
         "--publish every=N"),
@@ -603,6 +601,7 @@ const struct hzp_option hzp_option_table[] = {
         "more, the plans are not used"),
     INT("--tries", search.tries, "60", 0, 100000, SEARCH,
         "small changes tried on each of the best shapes: fewer end sooner"),
+    HEADING("load", "Load of benchmarks"),
     TEXT("--served-model-name", bench.load.model_name, NULL, "NAME", BENCH,
          "model name in the requests; default: the server's"),
     FILE_NAME("--trace", bench.load.trace, BENCH,

@@ -78,8 +78,8 @@ struct hzp_assembly_config {
     bool untested; /* with link: without a self-test, because rank 0 runs already */
     bool copies;   /* checkpoints are written from a copy, if the memory plan has room for it */
     /* The connection of ranks that compute each step together (group.h), borrowed; NULL: none.
-     * Each has its slice of the model (weights/tensor_slice.h).  There may be several such groups,
-     * of ranks->tensor neighbours each, that learn beside each other.  member: this is not rank 0,
+     * Each has its slice of the model (weights/tensor_slice.h).  Several such groups, each of
+     * ranks->tensor neighbouring ranks, may learn beside each other.  member: this is not rank 0,
      * so it has KV pages and spaces, and no scheduler. */
     struct hzp_link *group;
     bool member;

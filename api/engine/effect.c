@@ -50,7 +50,7 @@ struct hzp_effects {
     /* the thread's */
     bool trying;                   /* what is asked now, the version on trial answers */
     uint64_t tried;                /* the newest trial that was measured */
-    struct hzp_sample_group group; /* of which this was found before it was published */
+    struct hzp_sample_group group; /* the samples that `refused` is about */
     json_t *refused;               /* NULL: it was not refused */
     struct question *other; /* [config.others], `others` of them, with answers of `version` */
     int32_t others;

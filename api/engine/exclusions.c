@@ -28,7 +28,7 @@ enum {
     BY_LESSON = 1 << 19,
     BY_UPDATE = 1 << 20,
     MAX_EFFECT = 1 << 21,
-    GROUPS = 1 << 22, /* of ranks that compute together, several */
+    GROUPS = 1 << 22, /* --ranks makes several tensor groups */
 };
 
 static const struct {

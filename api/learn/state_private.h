@@ -25,8 +25,8 @@
 enum {
     HZP_STATE_FAILED_PIECE = 256, /* failed samples looked at together */
     HZP_STATE_MANIFESTS = 4,      /* kept */
-    HZP_STATE_REJECTIONS = 64,    /* whose reasons are kept in memory */
-    HZP_STATE_REASON = 320,       /* bytes of one */
+    HZP_STATE_REJECTIONS = 64,    /* rejected lessons whose reasons are kept in memory */
+    HZP_STATE_REASON = 320,       /* bytes of a reason */
 };
 
 /* In the state directory: configuration and tokenizer of the model. */

@@ -22,8 +22,8 @@
  *
  * Thread: the owner's.
  */
-#ifndef HZP_API_ROLLOUT_GROUPS_H
-#define HZP_API_ROLLOUT_GROUPS_H
+#ifndef HZP_API_ROLLOUT_GROUP_TABLE_H
+#define HZP_API_ROLLOUT_GROUP_TABLE_H
 
 #include "base/base.h"
 
@@ -72,8 +72,8 @@ int32_t hzp_rollout_table_begin(struct hzp_rollout_table *g, int64_t updates);
 void hzp_rollout_table_end(struct hzp_rollout_table *g, int32_t group, int32_t member,
                            double reward);
 
-/* Writes the indices of the `batch` groups for the next update, in the order of their numbers, or
- * of all that are ready if fewer are and `rest` is set.  Returns how many; 0: not enough. */
+/* Writes the indices of the `batch` groups for the next update, in the order of their numbers.
+ * If fewer are ready, it writes these with `rest`, and none without.  Returns how many. */
 int32_t hzp_rollout_table_take(struct hzp_rollout_table *g, bool rest, int32_t *ret);
 
 /* A taken group is done with; unlearned: no update has it, so another one may begin. */

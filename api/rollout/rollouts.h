@@ -11,8 +11,9 @@
  * begins when its groups are ready, while others are still being answered.  The next ones are
  * committed when it has been learned and no other sample waits, so the staleness bound can be
  * checked exactly: a sample whose oldest token was drawn by a version more than max_staleness
- * updates before the newest one is left out and counted.  (Where somebody else's examples arrive
- * between that check and the draw, it may be learned an update later than that: counted, too.)
+ * updates before the newest one is left out and counted.  If another client's examples arrive
+ * between this check and the draw of the samples, the update learns them first; the samples are
+ * then learned an update later than the check assumed, and are counted as late.
  *
  * A token's behaviour log-probability is the one that was reported when it was drawn: with
  * temperature 1, top_p 1, and no penalties, biases or grammar these are those of the distribution
@@ -41,12 +42,9 @@ enum {
     HZP_ROLLOUTS_OPEN = 8,
     HZP_ROLLOUTS_KEPT = 16,
     HZP_ROLLOUT_PROMPTS_MAX = 16384,
-    HZP_ROLLOUT_PROMPT_TOKENS_MAX = 1 << 20, /* of all prompts together */
-    HZP_ROLLOUT_REFERENCE_MAX = 1024,        /* bytes of one */
-    HZP_ROLLOUT_N_MAX = 64,
-    HZP_ROLLOUT_BATCH_MAX = 256,
-    HZP_ROLLOUT_STALENESS_MAX = 8,
-    HZP_ROLLOUT_UPDATES_MAX = 4096,
+    HZP_ROLLOUT_PROMPT_TOKENS_MAX = 1 << 20, /* the prompts of a job, together */
+    HZP_ROLLOUT_REFERENCE_MAX = 1024,        /* bytes */
+    HZP_ROLLOUT_BATCH_MAX = 256, /* also the field's in the table of fields, which bounds others */
     HZP_ROLLOUT_MEMBERS_MAX = 4096, /* n * batch * (max_staleness + 1) */
 };
 
@@ -85,7 +83,7 @@ struct hzp_rollouts_config { /* borrowed */
     struct hzp_weights *weights;
     struct hzp_tokenizer *tok;
     struct hzp_trainer *trainer; /* NULL: there is none */
-    int32_t update_tokens;       /* of one update */
+    int32_t update_tokens;       /* the most that an update may have */
     const char *untrained;       /* why jobs may not train here, a whole sentence; NULL: they may */
 };
 
@@ -115,7 +113,7 @@ struct hzp_rollouts_stats {
     int32_t jobs, members, waiting, ready; /* not ended; running requests; that wait for a client's
                                             * reward; groups that are ready */
     uint64_t samples, dropped, lost, stale, late, updates; /* dropped: groups */
-    double reward_mean;                                    /* of the newest point of a curve */
+    double reward_mean;                                    /* at the newest point of a curve */
     int64_t staleness;
 };
 void hzp_rollouts_read_stats(struct hzp_rollouts *r, struct hzp_rollouts_stats *ret);

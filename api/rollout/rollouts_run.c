@@ -162,7 +162,7 @@ static int fill(struct hzp_rollouts *r, struct hzp_rollout_job *job, struct hzp_
 }
 
 /* Rewards a member's answer, or begins to wait for a client's reward: NAN.  The text is without the
- * token that ended it. */
+ * token that ended it.  A rule may take long: it works without the lock. */
 static double judge(struct hzp_rollouts *r, const struct hzp_rollout_job *job,
                     const char *reference, struct hzp_rollout_answer *a)
 {
@@ -170,21 +170,24 @@ static double judge(struct hzp_rollouts *r, const struct hzp_rollout_job *job,
     int32_t n = atomic_load(&a->rq->out_count);
     bool ended = atomic_load(&a->rq->state) == HZP_REQUEST_STOPPED && a->rq->stop_token >= 0;
     int32_t *token = hzp_xcalloc((size_t)n, sizeof(*token));
-    double seconds, ret = NAN;
+    double seconds;
     for (int32_t i = 0; i < n; i++)
         token[i] = a->rq->out[i].token;
     hzp_tokenizer_decode(r->config.tok, token, (size_t)(n - ended), true, &text);
     free(token);
+    json_t *json = hzp_text_json(text.data ? text.data : "", text.bytes); /* as UTF-8 */
+    hzp_textbuf_fini(&text);
     if (hzp_verifier_is_client(job->spec.verifier, &seconds)) {
-        a->text = hzp_text_json(text.data ? text.data : "", text.bytes);
+        a->text = json;
         a->deadline_ns = hzp_now_ns() + (uint64_t)(seconds * 1e9);
         a->awaits = true;
-    } else if (hzp_textbuf_append(&text, "", 1) >= 0) { /* NUL */
-        ret = hzp_verify(job->spec.verifier, text.data, text.bytes - 1, n, reference);
-    } else {
-        ret = 0;
+        return NAN;
     }
-    hzp_textbuf_fini(&text);
+    hzp_lock_release(&r->lock);
+    double ret = hzp_verify(job->spec.verifier, json_string_value(json), json_string_length(json),
+                            n, reference);
+    hzp_lock_take(&r->lock);
+    json_decref(json);
     return ret;
 }
 

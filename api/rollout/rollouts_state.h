@@ -43,10 +43,12 @@ struct hzp_rollout_slot {
 
 /* A point of the curves: an update that was learned. */
 struct hzp_rollout_point {
-    int64_t optimizer_step, staleness; /* of the update; the largest of its samples' */
+    int64_t optimizer_step; /* the update's number */
+    int64_t staleness;      /* the largest among its samples */
     uint64_t version;
     int32_t samples;
-    double reward_mean, seconds; /* of all answers since the point before; since the job began */
+    double reward_mean; /* mean over the answers rewarded since the point before */
+    double seconds;     /* since the job began */
 };
 
 struct hzp_rollout_job {

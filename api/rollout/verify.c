@@ -3,10 +3,10 @@
 
 #include "base/arena.h"
 #include "base/json.h"
+#include "text/tokenizer/pattern.h"
 
 #include <ctype.h>
 #include <math.h>
-#include <regex.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -18,7 +18,8 @@ enum { TOKENS_MAX = 1 << 20 };
 
 struct hzp_verifier {
     enum kind kind;
-    regex_t regex;
+    struct hzp_pattern *pattern; /* REGEX */
+    struct hzp_matcher *matcher;
     double tokens, seconds;
 };
 
@@ -35,20 +36,21 @@ static int read_positive(const json_t *rule, const char *name, double preset, do
                           param, max);
 }
 
-static int compile(const json_t *rule, regex_t *ret, struct hzp_err_text *reterr)
+static int compile(const json_t *rule, struct hzp_verifier *v, struct hzp_err_text *reterr)
 {
     const json_t *pattern = json_object_get(rule, "pattern");
-    char why[128];
     if (!hzp_json_is_text(pattern) || !json_string_length(pattern) ||
         json_string_length(pattern) > HZP_VERIFY_PATTERN_MAX)
         return hzp_fail_param(reterr, HZP_EINVAL, "reward.pattern",
                               "reward.pattern must be a text of 1 to %d bytes",
                               HZP_VERIFY_PATTERN_MAX);
-    int code = regcomp(ret, json_string_value(pattern), REG_EXTENDED | REG_NOSUB);
-    if (!code)
-        return HZP_OK;
-    regerror(code, ret, why, sizeof(why));
-    return hzp_fail_param(reterr, HZP_EINVAL, "reward.pattern", "reward.pattern: %s", why);
+    if (hzp_pattern_regex(json_string_value(pattern), json_string_length(pattern), "reward.pattern",
+                          &v->pattern, reterr) < 0) {
+        snprintf(reterr->param, sizeof(reterr->param), "reward.pattern");
+        return HZP_EINVAL;
+    }
+    v->matcher = hzp_matcher_new();
+    return v->matcher ? HZP_OK : hzp_fail(reterr, HZP_ENOMEM, "no memory for reward.pattern now");
 }
 
 /* Members that a rule of this kind has beside type. */
@@ -81,23 +83,24 @@ int hzp_verifier_create(const json_t *rule, struct hzp_verifier **ret, struct hz
     HZP_TRY(check_members(rule, (enum kind)kind, reterr));
     struct hzp_verifier *v = hzp_xcalloc(1, sizeof(*v));
     v->kind = (enum kind)kind;
-    r = kind == REGEX    ? compile(rule, &v->regex, reterr)
+    r = kind == REGEX    ? compile(rule, v, reterr)
         : kind == LENGTH ? read_positive(rule, "tokens", 0, TOKENS_MAX, &v->tokens, reterr)
         : kind == CLIENT
             ? read_positive(rule, "timeout", timeout_default, timeout_max, &v->seconds, reterr)
             : HZP_OK;
-    if (r < 0) {
-        free(v);
-        return r;
-    }
-    *ret = v;
-    return HZP_OK;
+    if (r < 0)
+        hzp_verifier_destroy(v);
+    else
+        *ret = v;
+    return r;
 }
 
 void hzp_verifier_destroy(struct hzp_verifier *v)
 {
-    if (v && v->kind == REGEX)
-        regfree(&v->regex);
+    if (!v)
+        return;
+    hzp_pattern_free(v->pattern);
+    hzp_matcher_free(v->matcher);
     free(v);
 }
 
@@ -226,10 +229,11 @@ static bool is_json(const char *text, size_t bytes, const char *reference)
     return ret;
 }
 
-double hzp_verify(const struct hzp_verifier *v, const char *text, size_t bytes, int32_t tokens,
+double hzp_verify(struct hzp_verifier *v, const char *text, size_t bytes, int32_t tokens,
                   const char *reference)
 {
     double off = fabs(tokens - v->tokens);
+    size_t from, to;
     switch (v->kind) {
     case EXACT:
         return same(text, bytes, reference);
@@ -238,7 +242,7 @@ double hzp_verify(const struct hzp_verifier *v, const char *text, size_t bytes, 
     case BOXED:
         return is_boxed(text, reference);
     case REGEX:
-        return !regexec(&v->regex, text, 0, NULL, 0);
+        return hzp_pattern_find(v->pattern, v->matcher, text, bytes, 0, &from, &to) > 0;
     case JSON:
         return is_json(text, bytes, reference);
     case LENGTH:

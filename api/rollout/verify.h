@@ -5,14 +5,15 @@
  *     number    1 if the last number in the text is that of the reference (1e-6 of it apart at
  *               most; "1,234" is 1234)
  *     boxed     1 if what stands in the last \boxed{} is the reference, as text or as a number
- *     regex     1 if the pattern (POSIX, extended) matches somewhere in the text; "pattern"
+ *     regex     1 if "pattern", a regular expression (text/tokenizer/pattern.h), matches
+ *               somewhere in the text; 0 also if the search needs more work than its limits allow
  *     json      1 if the text is a JSON value, and with a reference that value
  *     length    1 - |n - tokens| / tokens, at least 0, for an answer of n tokens; "tokens"
  *     client    a client says it: PUT /v1/samples/{n}/reward, in "timeout" seconds
  *
  * otherwise 0.  exact, number and boxed need a reference for each prompt.
  *
- * Thread: any; constant once made.
+ * Thread: any, one at a time.
  */
 #ifndef HZP_API_ROLLOUT_VERIFY_H
 #define HZP_API_ROLLOUT_VERIFY_H
@@ -35,9 +36,9 @@ bool hzp_verifier_needs_reference(const struct hzp_verifier *v);
 /* Whether a client rewards; *ret_seconds: in what time. */
 bool hzp_verifier_is_client(const struct hzp_verifier *v, double *ret_seconds);
 
-/* The reward of a text, NUL-terminated, of so many tokens; reference: NULL or a text.  Not of
- * `client`. */
-double hzp_verify(const struct hzp_verifier *v, const char *text, size_t bytes, int32_t tokens,
+/* The reward of a text, valid UTF-8 and NUL-terminated, of so many tokens; reference: NULL or a
+ * text.  Not of `client`. */
+double hzp_verify(struct hzp_verifier *v, const char *text, size_t bytes, int32_t tokens,
                   const char *reference);
 
 #endif

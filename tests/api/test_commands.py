@@ -264,6 +264,11 @@ def test_help():
         assert "--threads" in run(command, "--help-all").stdout
         assert "Examples" in run("help", command).stdout
     assert "--adamw" in run("help", "training").stdout
+    topics = re.findall(r"^  (\w+) ", run("help").stdout.split("\nTopics\n")[1], re.M)
+    for topic in topics:
+        has = "\n  --" in run("help", topic).stdout
+        assert has == (topic not in ("files", "environment", "exit")), topic  # each option has its topic
+    assert "--served-model-name" in run("help", "load").stdout
     assert "--requests" in run("bench", "offline", "--help").stdout
     devices = run("devices").stdout
     assert "--device cpu" in devices and "oneDNN" in devices and "cuda" in devices, devices

@@ -2,7 +2,7 @@
 /* tests/text/test_calls.c - whatever a grammar of calls admits is read as calls, by walks through
  * the masks of each form; and an answer is read alike however it is cut. */
 #include "tests/text/call_makes.h"
-#include "text/chat/structure.h"
+#include "tests/text/structures.h"
 
 #include <stdlib.h>
 
@@ -264,7 +264,7 @@ static void walk_form(int kind, enum hzp_reply_calls calls, json_t *tools, int h
     }
     hzp_structures_open(toks[kind], hzp_tokenizer_vocab(toks[kind]), HZP_STRUCTURES_IN_USE,
                         &structures);
-    if (hzp_structures_get(structures, &what, &g, &err) != HZP_OK)
+    if (make_structure(structures, &what, &g, &err) != HZP_OK)
         fail_msg("%d: %s", (int)calls, err.text);
     for (int k = 0; k < 25; k++) {
         bool bare = hzp_call_form[calls].bare && draw(2);

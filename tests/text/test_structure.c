@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* tests/text/test_structure.c - structures over a real vocabulary: calls in each form are what a
  * reply reads as calls, reasoning comes before them, and grammars are kept. */
-#include "text/chat/structure.h"
+#include "tests/text/structures.h"
 
 #include "base/thread.h"
 #include "tests/text/call_makes.h"
@@ -115,7 +115,7 @@ static void test_calls(void **state)
             snprintf(call, sizeof(call), ONE, forms[i].key);
             snprintf(one, sizeof(one), forms[i].one, call);
             snprintf(two, sizeof(two), forms[i].two, call, call);
-            assert_int_equal(hzp_structures_get(structures, &what, &g, NULL), HZP_OK);
+            assert_int_equal(make_structure(structures, &what, &g, NULL), HZP_OK);
             assert_true(takes(g, one));
             assert_int_equal(takes(g, two), !one_call);
             assert_int_equal(calls_in(forms[i].form, false, one), 1);
@@ -123,28 +123,28 @@ static void test_calls(void **state)
             hzp_grammar_unref(g);
             what.tool = "g";
             what.reasoning = true;
-            assert_int_equal(hzp_structures_get(structures, &what, &g, NULL), HZP_OK);
+            assert_int_equal(make_structure(structures, &what, &g, NULL), HZP_OK);
             assert_false(takes(g, one));
             hzp_grammar_unref(g);
             what.tool = "f";
-            assert_int_equal(hzp_structures_get(structures, &what, &g, NULL), HZP_OK);
+            assert_int_equal(make_structure(structures, &what, &g, NULL), HZP_OK);
             snprintf(thought, sizeof(thought), "<think>\na < b </thin\n</think>\n\n%s", one);
             assert_true(takes(g, one) && takes(g, thought));
             assert_int_equal(calls_in(forms[i].form, true, thought), 1);
             hzp_grammar_unref(g);
             what.inside = true;
-            assert_int_equal(hzp_structures_get(structures, &what, &g, NULL), HZP_OK);
+            assert_int_equal(make_structure(structures, &what, &g, NULL), HZP_OK);
             assert_true(takes(g, thought + strlen("<think>")) && !takes(g, one));
             hzp_grammar_unref(g);
         }
     struct hzp_structure what = {.tools = tools, .calls = HZP_CALLS_NONE};
     struct hzp_grammar *g;
     struct hzp_err_text err = {0};
-    assert_int_equal(hzp_structures_get(structures, &what, &g, &err), HZP_EINVAL);
+    assert_int_equal(make_structure(structures, &what, &g, &err), HZP_EINVAL);
     assert_non_null(strstr(err.text, "cannot be asked for"));
     what.calls = HZP_CALLS_LLAMA;
     what.tool = "h";
-    assert_int_equal(hzp_structures_get(structures, &what, &g, &err), HZP_EINVAL);
+    assert_int_equal(make_structure(structures, &what, &g, &err), HZP_EINVAL);
     assert_non_null(strstr(err.text, "\"h\""));
     json_decref(tools);
 }
@@ -209,7 +209,7 @@ static struct hzp_grammar *calls_grammar(const struct form *form, const json_t *
                                  .free = free};
     struct hzp_grammar *g = NULL;
     struct hzp_err_text err = {0};
-    if (hzp_structures_get(structures, &what, &g, &err) != HZP_OK)
+    if (make_structure(structures, &what, &g, &err) != HZP_OK)
         fail_msg("%d: %s", (int)form->calls, err.text);
     return g;
 }
@@ -270,7 +270,7 @@ static void test_forms(void **state)
     /* of a model with channels a structure is in the final one */
     struct hzp_structure what = {.regex = "a+", .channels = true};
     struct hzp_grammar *g;
-    assert_int_equal(hzp_structures_get(structures, &what, &g, NULL), HZP_OK);
+    assert_int_equal(make_structure(structures, &what, &g, NULL), HZP_OK);
     assert_true(takes(g, "<|channel|>final<|message|>aa"));
     assert_true(takes(g, "<|channel|>analysis<|message|>b<|end|><|start|>assistant<|channel|>final "
                          "<|constrain|>json<|message|>aa"));
@@ -300,7 +300,7 @@ static void test_parameters(void **state)
     for (int calls = HZP_CALLS_NONE + 1; calls < HZP_CALLS_FORMS; calls++) {
         struct hzp_structure what = {.tools = tools, .calls = (enum hzp_reply_calls)calls};
         json_t *function = json_object_get(json_array_get(tools, 1), "function");
-        assert_int_equal(hzp_structures_get(structures, &what, &g, NULL), HZP_OK);
+        assert_int_equal(make_structure(structures, &what, &g, NULL), HZP_OK);
         if (calls == HZP_CALLS_HERMES) {
             assert_true(takes(g, "<tool_call>\n{\"name\": \"g\", \"arguments\": {\"a\": 5}}\n"
                                  "</tool_call>"));
@@ -315,7 +315,7 @@ static void test_parameters(void **state)
         json_object_set_new(function, "strict", json_true());
         for (int free = 0; free < 2; free++) {
             what.free = free;
-            assert_int_equal(hzp_structures_get(structures, &what, &g, &err), HZP_EINVAL);
+            assert_int_equal(make_structure(structures, &what, &g, &err), HZP_EINVAL);
             assert_non_null(strstr(err.text, "\"g\""));
         }
         json_object_del(function, "strict");
@@ -330,7 +330,7 @@ static void test_names(void **state)
     for (int calls = HZP_CALLS_NONE + 1; calls < HZP_CALLS_FORMS; calls++) {
         struct hzp_structure what = {.tools = tools, .calls = (enum hzp_reply_calls)calls};
         struct hzp_grammar *g = NULL;
-        int r = hzp_structures_get(structures, &what, &g, NULL);
+        int r = make_structure(structures, &what, &g, NULL);
         assert_int_equal(r, hzp_call_form[calls].not_in_names ? HZP_EINVAL : HZP_OK);
         hzp_grammar_unref(g);
     }
@@ -346,7 +346,7 @@ static void test_object(void **state)
                                 0, NULL);
     struct hzp_structure what = {.object = true, .schema = schema};
     struct hzp_grammar *g;
-    assert_int_equal(hzp_structures_get(structures, &what, &g, NULL), HZP_OK);
+    assert_int_equal(make_structure(structures, &what, &g, NULL), HZP_OK);
     assert_true(takes(g, "{\"ok\":true}"));
     assert_false(takes(g, "{\"other\": 1}") || takes(g, "1") || takes(g, "[]"));
     hzp_grammar_unref(g);
@@ -358,24 +358,24 @@ static void test_kept(void **state)
 {
     struct hzp_structure what = {.regex = "a+"};
     struct hzp_grammar *first, *again, *other;
-    assert_int_equal(hzp_structures_get(structures, &what, &first, NULL), HZP_OK);
-    assert_int_equal(hzp_structures_get(structures, &what, &again, NULL), HZP_OK);
+    assert_int_equal(make_structure(structures, &what, &first, NULL), HZP_OK);
+    assert_int_equal(make_structure(structures, &what, &again, NULL), HZP_OK);
     assert_ptr_equal(first, again);
     hzp_grammar_unref(again);
     for (int i = 0; i < HZP_STRUCTURES_MAX; i++) {
         char regex[32];
         snprintf(regex, sizeof(regex), "b{%d}", i + 1);
         struct hzp_structure next = {.regex = regex};
-        assert_int_equal(hzp_structures_get(structures, &next, &other, NULL), HZP_OK);
+        assert_int_equal(make_structure(structures, &next, &other, NULL), HZP_OK);
         hzp_grammar_unref(other);
     }
-    assert_int_equal(hzp_structures_get(structures, &what, &again, NULL), HZP_OK);
+    assert_int_equal(make_structure(structures, &what, &again, NULL), HZP_OK);
     assert_ptr_not_equal(first, again);
     assert_true(takes(first, "aaa") && takes(again, "aaa"));
     hzp_grammar_unref(first);
     hzp_grammar_unref(again);
     struct hzp_structure object = {.gbnf = "a+"}; /* the same text, another question */
-    assert_int_equal(hzp_structures_get(structures, &object, &other, NULL), HZP_EINVAL);
+    assert_int_equal(make_structure(structures, &object, &other, NULL), HZP_EINVAL);
 }
 
 /* Grammars that requests still own count; those that are merely kept make room. */
@@ -386,12 +386,12 @@ static void test_in_use(void **state)
     struct hzp_structure a = {.regex = "a+"}, b = {.regex = "b+"}, c = {.regex = "c+"};
     struct hzp_err_text err = {0};
     hzp_structures_open(tok, hzp_tokenizer_vocab(tok), 0, &few);
-    assert_int_equal(hzp_structures_get(few, &a, &first, NULL), HZP_OK);
-    assert_int_equal(hzp_structures_get(few, &b, &second, &err), HZP_EBUSY);
+    assert_int_equal(make_structure(few, &a, &first, NULL), HZP_OK);
+    assert_int_equal(make_structure(few, &b, &second, &err), HZP_EBUSY);
     assert_non_null(strstr(err.text, "in progress"));
     hzp_grammar_unref(first);
     for (int i = 0; i < 2; i++) { /* the second time b is kept, and dropped for c */
-        assert_int_equal(hzp_structures_get(few, i ? &c : &b, &second, NULL), HZP_OK);
+        assert_int_equal(make_structure(few, i ? &c : &b, &second, NULL), HZP_OK);
         assert_true(takes(second, i ? "cc" : "bb"));
         hzp_grammar_unref(second);
     }
@@ -424,7 +424,7 @@ static void *ask_large(void *arg)
     struct hzp_grammar *grammar = NULL;
     json_t *schema = large_schema(a->which);
     struct hzp_structure what = {.schema = schema};
-    a->r = hzp_structures_get(a->structures, &what, &grammar, &a->err);
+    a->r = make_structure(a->structures, &what, &grammar, &a->err);
     hzp_grammar_unref(grammar);
     json_decref(schema);
     return NULL;
@@ -535,7 +535,7 @@ static void test_written(void **state)
     for (int i = 0; i < HZP_COUNT(asked); i++) {
         free(text);
         text = write_asked(&asked[i]);
-        int r = hzp_structures_get(structures, &asked[i], &g, NULL);
+        int r = make_structure(structures, &asked[i], &g, NULL);
         assert_int_equal(hzp_structures_get_written(structures, text, &again, NULL), r);
         if (r < 0)
             continue; /* a form that needs other tokens than this vocabulary has */

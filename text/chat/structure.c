@@ -313,26 +313,6 @@ int hzp_structures_make(struct hzp_structures *s, const char *asked, enum hzp_st
     return r;
 }
 
-/* By this thread, however large it is. */
-static int get(struct hzp_structures *s, const char *asked, struct hzp_grammar **ret,
-               struct hzp_err_text *reterr)
-{
-    int r = 1;
-    for (int size = HZP_STRUCTURE_LONG; size < HZP_STRUCTURE_SIZES && r > 0; size++)
-        r = hzp_structures_make(s, asked, (enum hzp_structure_size)size, NULL, NULL, ret, reterr);
-    return r;
-}
-
-int hzp_structures_get(struct hzp_structures *s, const struct hzp_structure *what,
-                       struct hzp_grammar **ret, struct hzp_err_text *reterr)
-{
-    char *asked;
-    HZP_TRY(hzp_structures_ask(what, &asked, reterr));
-    int r = get(s, asked, ret, reterr);
-    free(asked);
-    return r;
-}
-
 char *hzp_structures_write(struct hzp_structures *s, const char *asked)
 {
     enum { DIGITS = 16 };
@@ -350,5 +330,9 @@ int hzp_structures_get_written(struct hzp_structures *s, const char *written,
     lexicon(s);
     if (strtoull(written, &asked, 16) != s->words)
         return hzp_fail(reterr, HZP_EUNSUP, "the tokenizer here is another one");
-    return get(s, asked + (*asked == ' '), ret, reterr);
+    int r = 1;
+    for (int size = HZP_STRUCTURE_LONG; size < HZP_STRUCTURE_SIZES && r > 0; size++)
+        r = hzp_structures_make(s, asked + (*asked == ' '), (enum hzp_structure_size)size, NULL,
+                                NULL, ret, reterr);
+    return r;
 }

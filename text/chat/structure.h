@@ -92,10 +92,6 @@ int hzp_structures_make(struct hzp_structures *s, const char *asked, enum hzp_st
                         bool (*abandoned)(void *ctx), void *ctx, struct hzp_grammar **ret,
                         struct hzp_err_text *reterr);
 
-/* All of this at once, by the calling thread. */
-int hzp_structures_get(struct hzp_structures *s, const struct hzp_structure *what,
-                       struct hzp_grammar **ret, struct hzp_err_text *reterr);
-
 /* Grammars made so far, and of what is kept now: how many, and their bytes. */
 struct hzp_structures_stats {
     uint64_t made;
@@ -107,8 +103,9 @@ void hzp_structures_read_stats(struct hzp_structures *s, struct hzp_structures_s
 /* What was asked, for another process: with the same vocabulary it makes the same grammar of it;
  * owned by the caller.  Waits for the lexicon. */
 char *hzp_structures_write(struct hzp_structures *s, const char *asked);
-/* The same as hzp_structures_get of what was written.  Also HZP_EFORMAT: it is something else;
- * HZP_EUNSUP: it is of another vocabulary. */
+/* The grammar of what was written, kept or made here, in every size that it takes.  Errors as
+ * hzp_structures_make(); also HZP_EFORMAT: it is something else; HZP_EUNSUP: it is of another
+ * vocabulary. */
 int hzp_structures_get_written(struct hzp_structures *s, const char *written,
                                struct hzp_grammar **ret, struct hzp_err_text *reterr);
 

@@ -141,7 +141,7 @@ static void build(struct hzp_learner *l)
     hzp_plan_clear(&l->chain);
     l->at = l->to = 0;
     hzp_work_build(&l->chain, work, l->config.model, v, l->draft, l->micro, l->space);
-    if (l->chain.items) /* one without is told to nobody */
+    if (l->chain.items) /* the tensor group is told only of chains that have items */
         l->number++;
 }
 

@@ -22,8 +22,8 @@
 enum {
     LIMIT_DEFAULT = 20,
     LIMIT_MAX = 100,
-    TEXTS_MAX = 64,     /* examples of a lesson that are shown */
-    TEXT_TOKENS = 4096, /* of each */
+    TEXTS_MAX = 64,     /* examples shown for a lesson */
+    TEXT_TOKENS = 4096, /* tokens shown for an example */
     VERSIONS_MAX = 4096
 };
 

@@ -9,6 +9,7 @@
  * that are shown are other clients'. */
 #include "api/http/routes/completion.h"
 #include "api/http/routes/field_table.h"
+#include "api/http/routes/metrics_text.h"
 #include "api/http/routes/routes.h"
 #include "api/http/wire/fields.h"
 #include "api/learn/audit.h"
@@ -154,11 +155,8 @@ static int read_prompts(const struct hzp_engine *engine, const json_t *body,
 static int read_spec(const struct hzp_engine *engine, const json_t *body,
                      struct hzp_rollout_spec *ret, struct hzp_err_text *reterr)
 {
-    json_t *ignored = NULL;
     const json_t *reward = json_object_get(body, "reward");
-    int r = hzp_fields_check(&hzp_fields_rollout, body, &ignored, reterr);
-    json_decref(ignored);
-    HZP_TRY(r);
+    HZP_TRY(hzp_fields_check(&hzp_fields_rollout, body, NULL, reterr));
     if (!json_is_object(reward))
         return hzp_fail_param(reterr, HZP_EINVAL, "reward", "reward must be given: {\"type\"}");
     HZP_TRY(read_numbers(body, ret, reterr));
@@ -189,7 +187,7 @@ static uint64_t id_of(const char *tail)
 
 static enum MHD_Result no_job(struct hzp_exchange *x)
 {
-    return hzp_reply_error(x, MHD_HTTP_NOT_FOUND, NULL, NULL, "there is no job %.60s", x->tail);
+    return hzp_reply_error(x, MHD_HTTP_NOT_FOUND, NULL, NULL, "there is no job \"%.60s\"", x->tail);
 }
 
 static void audit(struct hzp_exchange *x, const char *action, uint64_t id)
@@ -263,7 +261,6 @@ enum MHD_Result hzp_route_sample_reward(struct hzp_exchange *x)
 {
     enum MHD_Result answered;
     struct hzp_err_text err = {.text = ""};
-    json_t *ignored = NULL;
     char *end;
     if (unserved(x, &answered))
         return answered;
@@ -276,10 +273,9 @@ enum MHD_Result hzp_route_sample_reward(struct hzp_exchange *x)
         return answered;
     const json_t *value = json_object_get(body, "value");
     double reward = json_number_value(value);
-    int r = hzp_fields_check(&hzp_fields_reward, body, &ignored, &err);
+    int r = hzp_fields_check(&hzp_fields_reward, body, NULL, &err);
     if (r >= 0 && !json_is_number(value))
         r = hzp_fail_param(&err, HZP_EINVAL, "value", "value must be a number");
-    json_decref(ignored);
     json_decref(body);
     if (r >= 0)
         r = hzp_rollouts_reward(x->server->engine->rollouts, sample, reward, &err);
@@ -291,35 +287,35 @@ enum MHD_Result hzp_route_sample_reward(struct hzp_exchange *x)
 
 /* ---- metrics ---- */
 
-void hzp_rollouts_metrics(const struct hzp_engine *engine, const char *labels, FILE *out)
+void hzp_rollouts_metrics(struct hzp_page *page, const struct hzp_engine *engine)
 {
     struct hzp_rollouts_stats s;
     if (!engine->rollouts)
         return;
     hzp_rollouts_read_stats(engine->rollouts, &s);
     const struct {
-        const char *name, *type;
+        const char *name;
+        bool counts;
         double value;
         const char *help;
     } row[] = {
-        {"jobs", "gauge", s.jobs, "Jobs of rollouts that have not ended."},
-        {"running", "gauge", s.members, "Answers of rollouts that are being made."},
-        {"waiting", "gauge", s.waiting, "Answers that wait for a client's reward."},
-        {"groups_ready", "gauge", s.ready, "Groups of answers that wait for their update."},
-        {"samples_total", "counter", (double)s.samples, "Answers committed to be learned."},
-        {"groups_dropped_total", "counter", (double)s.dropped,
+        {"jobs", false, s.jobs, "Jobs of rollouts that have not ended."},
+        {"running", false, s.members, "Answers of rollouts that are being made."},
+        {"waiting", false, s.waiting, "Answers that wait for a client's reward."},
+        {"groups_ready", false, s.ready, "Groups of answers that wait for their update."},
+        {"samples_total", true, (double)s.samples, "Answers committed to be learned."},
+        {"groups_dropped_total", true, (double)s.dropped,
          "Groups that taught nothing: all answers had the same reward."},
-        {"lost_total", "counter", (double)s.lost, "Answers that got no reward."},
-        {"stale_total", "counter", (double)s.stale, "Answers left out as too old for an update."},
-        {"late_total", "counter", (double)s.late, "Answers learned later than they should be."},
-        {"updates_total", "counter", (double)s.updates, "Updates learned from rollouts."},
-        {"reward_mean", "gauge", s.reward_mean, "Mean reward before the newest such update."},
-        {"staleness", "gauge", (double)s.staleness, "Largest staleness in that update."},
+        {"lost_total", true, (double)s.lost, "Answers that got no reward."},
+        {"stale_total", true, (double)s.stale, "Answers left out as too old for an update."},
+        {"late_total", true, (double)s.late, "Answers learned later than they should be."},
+        {"updates_total", true, (double)s.updates, "Updates learned from rollouts."},
+        {"reward_mean", false, s.reward_mean, "Mean reward before the newest such update."},
+        {"staleness", false, (double)s.staleness, "Largest staleness in that update."},
     };
-    for (int i = 0; i < HZP_COUNT(row); i++)
-        fprintf(out,
-                "# HELP hzpserve_rollouts_%s %s\n# TYPE hzpserve_rollouts_%s %s\n"
-                "hzpserve_rollouts_%s{%s} %.10g\n",
-                row[i].name, row[i].help, row[i].name, row[i].type, row[i].name, labels,
-                row[i].value);
+    for (int i = 0; i < HZP_COUNT(row); i++) {
+        char name[64];
+        snprintf(name, sizeof(name), "hzpserve_rollouts_%s", row[i].name);
+        (row[i].counts ? hzp_page_counter : hzp_page_gauge)(page, name, row[i].value, row[i].help);
+    }
 }

@@ -56,7 +56,8 @@ enum MHD_Result hzp_route_rollout_delete(struct hzp_exchange *x);
 enum MHD_Result hzp_route_sample_reward(struct hzp_exchange *x);
 bool hzp_feed_examples(struct hzp_exchange *x);
 
-/* Writes the metrics of rollouts; labels: those that all metrics have. */
-void hzp_rollouts_metrics(const struct hzp_engine *engine, const char *labels, FILE *out);
+struct hzp_page;
+/* Writes the metrics of rollouts. */
+void hzp_rollouts_metrics(struct hzp_page *page, const struct hzp_engine *engine);
 
 #endif

@@ -371,8 +371,12 @@ static bool add_body(void *ctx, const char *data, size_t bytes)
     return true;
 }
 
+/* The bound holds for the coded bytes, too: empty members have no text that would count. */
 static bool add_coded(struct hzp_exchange *x, const char *data, size_t bytes)
 {
+    x->coded += bytes;
+    if (!x->refusal.status && x->coded > body_most(x))
+        say_too_long(x);
     if (x->refusal.status)
         return false;
     int r = hzp_gzip_feed(x->gzip, data, bytes, add_body, x);

@@ -114,6 +114,7 @@ struct hzp_exchange {
     char *body;
     size_t bytes, room;
     size_t received;            /* bytes of the body, decoded, also those that were fed already */
+    size_t coded;               /* with gzip: bytes of the body as they came */
     _Atomic int64_t charged;    /* part of hzp_server.bodies: the body, and what is read of it */
     _Atomic int64_t kept;       /* another part: until the exchange ends */
     int64_t making;             /* the part of `kept` for an answer in progress */
