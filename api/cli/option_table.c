@@ -400,10 +400,11 @@ const struct hzp_option hzp_option_table[] = {
          "p99 goals ttft=TIME,itl=TIME (either may be omitted): time to first token and "
          "inter-token latency; while requests run, training takes the time they leave"),
     NUM("--itl-stretch", engine.split.itl_stretch, "1.2", 0, 100, SERVE | BENCH,
-        "without an itl goal: maximum factor by which training may raise the p99 inter-token "
-        "latency; 0: unlimited"),
-    NUM("--train-share", engine.split.train_share, "0.5", 0, 100, SERVE | BENCH | SEARCH,
-        "without an itl goal: maximum ratio of training time to serving time while requests run"),
+        "without a goal: maximum factor by which training may raise the p99 inter-token latency, "
+        "and the p99 time to first token; 0: unlimited"),
+    NUM("--train-share", engine.split.train_share, "0.8", 0, 100, SERVE | BENCH | SEARCH,
+        "without an itl goal: maximum ratio of training time to serving time while requests run, "
+        "and so about how much the median inter-token latency may rise; 0.25: gentle"),
     NUM("--train-max", engine.split.train_max, "1", 0, 1, SERVE | BENCH,
         "maximum fraction of device time for training while requests run"),
     NUM("--train-min", engine.split.train_min, "0.02", 0, 1, SERVE | BENCH,

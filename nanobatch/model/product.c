@@ -15,11 +15,16 @@ struct hzp_mat hzp_layer_grad(const struct hzp_layer *layer, enum hzp_role role)
     return hzp_units_mat(layer->grads, role, layer->index);
 }
 
+enum { FEWEST_ROWS = 128 };
+
 void hzp_plan_add_matmul(struct hzp_plan *plan, uint64_t quantum_flops,
                          const struct hzp_matmul_args *args)
 {
     uint64_t flops = hzp_op_cost(HZP_OP_matmul, args).flops;
-    bool by_rows = args->c.rows > args->c.cols;
+    /* Columns of a B that is stored by rows are far apart in memory: such a product is cut along
+     * its rows, if there are enough of them. */
+    bool far_apart = !args->trans_a && !args->trans_b && args->c.rows >= FEWEST_ROWS;
+    bool by_rows = far_apart || args->c.rows > args->c.cols;
     int32_t length = by_rows ? args->c.rows : args->c.cols;
     int64_t pieces = quantum_flops ? (int64_t)(flops / quantum_flops) + 1 : 1;
     /* Pieces of a multiple of 64 keep the kernels' tiles whole. */

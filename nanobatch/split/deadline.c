@@ -17,8 +17,8 @@ double hzp_deadline_ttft(const struct hzp_seen *seen, uint64_t goal_ns,
 {
     double goal = (double)goal_ns, limit = INFINITY, rows = 0;
     if (!waits || !waits->count)
-        return hzp_seen_within(seen, HZP_TENANT_TRAIN, goal - usual_ttft(seen, goal)) +
-               step->serve_ns + step->host_ns;
+        return seen->ttft_aim.part * (goal - usual_ttft(seen, goal)) + step->serve_ns +
+               step->host_ns;
     for (int32_t i = 0; i < waits->count; i++) {
         const struct hzp_wait *wait = &waits->of[i];
         rows += wait->rows_left;
@@ -26,8 +26,7 @@ double hzp_deadline_ttft(const struct hzp_seen *seen, uint64_t goal_ns,
         double age =
             step->begin_ns > wait->since_ns ? (double)(step->begin_ns - wait->since_ns) : 0;
         double left = goal - age - step->in_flight_ns;
-        double within = hzp_seen_within(seen, HZP_TENANT_TRAIN, left) / steps;
-        limit = HZP_MIN(limit, within);
+        limit = HZP_MIN(limit, seen->ttft_aim.part * left / steps);
     }
     return limit;
 }
@@ -37,7 +36,7 @@ double hzp_deadline_idle(const struct hzp_seen *seen, uint64_t goal_ns, double i
     double goal = (double)goal_ns;
     if (!goal_ns)
         return idle_ns;
-    double within = hzp_seen_within(seen, HZP_TENANT_TRAIN, goal - usual_ttft(seen, goal));
+    double within = seen->ttft_aim.part * (goal - usual_ttft(seen, goal));
     return HZP_MAX(HZP_MIN(idle_ns, within), HZP_MIN(idle_ns, goal / 16));
 }
 

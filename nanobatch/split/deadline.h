@@ -2,18 +2,18 @@
 /* nanobatch/split/deadline.h - how long a step may last for the goals to hold, and what of that is
  * left for training.
  *
- * W(t) is the longest duration that, predicted, stays within t in 99 of 100 cases
- * (hzp_seen_within); G the goal, H the host's time between steps.
+ * a is the aim, the part of a goal that predictions may take (aim.h); G the goal, H the host's time
+ * between steps.
  *
- *     ITL     limit = W(G)
- *     TTFT    requests wait, oldest first, i with r_i prompt rows left, submitted a_i ago:
+ *     ITL     limit = a G
+ *     TTFT    requests wait, oldest first, i with r_i prompt rows left, submitted t_i ago:
  *                 n_i   = max(ceil((r_1 + ... + r_i) / pace), 1)      steps until its first token
- *                 limit = min over i of  W(G - a_i - u) / n_i         u: of in-flight steps
+ *                 limit = min over i of  a (G - t_i - u) / n_i        u: of in-flight steps
  *             none waits: one that is submitted when this step begins waits for the step and then
  *             takes F, the usual TTFT without training:
- *                 limit = W(G - F) + serve + H
+ *                 limit = a (G - F) + serve + H
  *     idle    while no request runs, training holds the device for at most
- *                 max(min(idle, W(G - F)), min(idle, G / 16))
+ *                 max(min(idle, a (G - F)), min(idle, G / 16))
  *     F       min(q90, 0.6 G), q90 the 0.9 quantile of recent TTFTs without training; G / 4 while
  *             none is known
  *

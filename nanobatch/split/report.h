@@ -25,7 +25,8 @@ const char *hzp_split_limit_name(enum hzp_split_limit limit);
 
 struct hzp_split_report {
     struct hzp_policy policy;
-    uint64_t derived_itl_ns;           /* the ITL goal derived from itl_stretch; 0: none */
+    uint64_t derived_itl_ns; /* the goals derived from itl_stretch; 0: none */
+    uint64_t derived_ttft_ns;
     uint64_t steps;                    /* that served */
     uint64_t trained;                  /* steps among these with training */
     uint64_t beside;                   /* steps among these with training beside serving */
@@ -37,8 +38,8 @@ struct hzp_split_report {
     struct hzp_step_shape shape;
     double alone_ns, slowdown, itl_ns, slice_ns; /* predicted; what training was allowed */
     double measured_itl_ns;
-    double itl_p99_ns; /* 99 of 100 ITLs predicted so stay within that */
-    double error;      /* mean relative error of predicted ITLs */
+    double aim;   /* the part of the ITL goal that a prediction may take (aim.h) */
+    double error; /* mean relative error of predicted ITLs */
     double missed_itl, missed_itl_alone, missed_ttft; /* recent miss rates; 0 without goals */
     struct hzp_window itl, ttft;                      /* the newest */
     double serve_part, train_part;                    /* parts of the last half minute, 0 .. 1 */

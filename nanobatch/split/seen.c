@@ -6,25 +6,19 @@
 
 /* A miss rate is averaged over about so many late ITLs, or TTFTs. */
 static const double memory = 300;
-/* Measured over predicted ITL, where nothing is known. */
-static const double usual_ratio = 1.15;
 /* The miss rate of serving alone is at most this, and fades by 1 / e in so many ns. */
 static const double alone_max = 0.015, alone_fades_ns = 15e9;
 
 /* The quantile of ITLs alone is known from so many on, and refreshed with every so many. */
-enum { ALONE_FEW = 128, ALONE_EVERY = 32 };
+enum { ALONE_FEW = 128, ALONE_EVERY = 32, TTFT_FEW = 32 };
 static const double longer_max = 4;
 
 void hzp_seen_init(struct hzp_seen *seen)
 {
     memset(seen, 0, sizeof(*seen));
-    for (int with = 0; with < HZP_TENANT_COUNT; with++) {
-        hzp_spread_init(&seen->ratio[with], 0.25, 1.04, 0.998);
-        hzp_spread_init(&seen->excess[with], 1e4, 1.1, 0.998);
-        /* Until something is known, somewhat more than predicted; and a single late ITL among few
-         * must not look like one in a hundred. */
-        hzp_spread_add(&seen->ratio[with], usual_ratio, 100);
-    }
+    for (int with = 0; with < HZP_TENANT_COUNT; with++)
+        hzp_aim_init(&seen->itl_aim[with]);
+    hzp_aim_init(&seen->ttft_aim);
     hzp_spread_init(&seen->ttft_alone, 1e5, 1.15, 0.99);
 }
 
@@ -70,6 +64,12 @@ double hzp_seen_miss_rate(const struct hzp_seen *seen, const struct hzp_policy *
     return HZP_MAX(itl, ttft);
 }
 
+double hzp_seen_alone_miss_rate(const struct hzp_seen *seen, const struct hzp_policy *policy)
+{
+    return HZP_MAX(policy->itl_ns ? seen->itl_misses.alone : 0,
+                   policy->ttft_ns ? seen->ttft_misses.alone : 0);
+}
+
 void hzp_seen_forget(struct hzp_seen *seen, bool itl, bool ttft)
 {
     if (itl) {
@@ -82,23 +82,7 @@ void hzp_seen_forget(struct hzp_seen *seen, bool itl, bool ttft)
     }
 }
 
-void hzp_seen_itl(struct hzp_seen *seen, const struct hzp_policy *policy, uint64_t itl_ns,
-                  uint64_t train_ns, int32_t rows)
-{
-    hzp_window_add(&seen->itl, itl_ns, rows);
-    if (policy->itl_ns) {
-        miss(&seen->missed_itl, itl_ns > policy->itl_ns);
-        bool alone = itl_ns - HZP_MIN(train_ns, itl_ns) > policy->itl_ns;
-        miss(&seen->missed_itl_alone, alone);
-        count_miss(&seen->itl_misses, itl_ns > policy->itl_ns, alone);
-    }
-    /* Where no prompts come any more, the misses of old ones must not hold training back. */
-    seen->missed_ttft *= 1 - 1 / (20 * memory);
-    seen->ttft_misses.train *= 1 - 1 / (20 * memory);
-    seen->ttft_misses.alone *= exp(-HZP_MIN((double)itl_ns, alone_fades_ns) / alone_fades_ns);
-}
-
-void hzp_seen_alone(struct hzp_seen *seen, uint64_t itl_ns, uint64_t alone_ns, int32_t rows)
+static void note_alone(struct hzp_seen *seen, uint64_t itl_ns, uint64_t alone_ns, int32_t rows)
 {
     double keep = seen->alone_count ? 1 - 1 / memory : 0;
     seen->itl_mean_ns = keep * seen->itl_mean_ns + (1 - keep) * (double)itl_ns;
@@ -111,9 +95,36 @@ void hzp_seen_alone(struct hzp_seen *seen, uint64_t itl_ns, uint64_t alone_ns, i
     seen->alone_p99_ns = hzp_window_quantile(&seen->alone, 1 - late);
 }
 
+void hzp_seen_itl(struct hzp_seen *seen, const struct hzp_policy *policy, enum hzp_tenant with,
+                  uint64_t itl_ns, uint64_t alone_ns, int32_t rows)
+{
+    hzp_window_add(&seen->itl, itl_ns, rows);
+    note_alone(seen, itl_ns, alone_ns, rows);
+    if (policy->itl_ns) {
+        bool late = itl_ns > policy->itl_ns, late_alone = alone_ns > policy->itl_ns;
+        miss(&seen->missed_itl, late);
+        miss(&seen->missed_itl_alone, late_alone);
+        count_miss(&seen->itl_misses, late, late_alone);
+        hzp_aim_note(&seen->itl_aim[HZP_TENANT_TRAIN], late && !late_alone);
+        if (with == HZP_TENANT_SERVE)
+            hzp_aim_note(&seen->itl_aim[HZP_TENANT_SERVE], late);
+    }
+    /* Where no prompts come any more, the misses of old ones must not hold training back. */
+    seen->missed_ttft *= 1 - 1 / (20 * memory);
+    seen->ttft_misses.train *= 1 - 1 / (20 * memory);
+    seen->ttft_misses.alone *= exp(-HZP_MIN((double)itl_ns, alone_fades_ns) / alone_fades_ns);
+}
+
 uint64_t hzp_seen_alone_p99(const struct hzp_seen *seen)
 {
     return seen->alone_p99_ns;
+}
+
+uint64_t hzp_seen_ttft_alone_p99(const struct hzp_seen *seen)
+{
+    if (seen->ttft.count < TTFT_FEW)
+        return 0;
+    return (uint64_t)hzp_spread_quantile(&seen->ttft_alone, 0.99);
 }
 
 /* Training's time up to ns; steps that are no longer kept count as ended before it. */
@@ -143,44 +154,17 @@ void hzp_seen_ttft(struct hzp_seen *seen, const struct hzp_policy *policy, uint6
     hzp_window_add(&seen->ttft, took, 1);
     hzp_spread_add(&seen->ttft_alone, HZP_MAX(alone, 1.0), 1);
     if (policy->ttft_ns) {
-        miss(&seen->missed_ttft, took > policy->ttft_ns);
-        count_miss(&seen->ttft_misses, took > policy->ttft_ns, alone > (double)policy->ttft_ns);
+        bool late = took > policy->ttft_ns, late_alone = alone > (double)policy->ttft_ns;
+        miss(&seen->missed_ttft, late);
+        count_miss(&seen->ttft_misses, late, late_alone);
+        hzp_aim_note(&seen->ttft_aim, late && !late_alone);
     }
 }
 
-void hzp_seen_prediction(struct hzp_seen *seen, const struct hzp_policy *policy,
-                         enum hzp_tenant with, double itl_ns, double predicted_ns)
+void hzp_seen_prediction(struct hzp_seen *seen, double itl_ns, double predicted_ns)
 {
-    double ratio = itl_ns / HZP_MAX(predicted_ns, 1.0);
-    uint64_t goal = policy->itl_ns ? policy->itl_ns : policy->ttft_ns / 4;
-    if (predicted_ns >= (double)goal / 4)
-        hzp_spread_add(&seen->ratio[with], ratio, 1);
-    else
-        hzp_spread_add(&seen->excess[with], HZP_MAX(itl_ns - predicted_ns, 1.0), 1);
-    double off = fabs(ratio - 1);
+    double off = fabs(itl_ns / HZP_MAX(predicted_ns, 1.0) - 1);
     seen->error += (HZP_MIN(off, 4.0) - seen->error) / 64;
-}
-
-void hzp_seen_relax(struct hzp_seen *seen, bool margin)
-{
-    hzp_spread_add(&seen->ratio[HZP_TENANT_TRAIN], margin ? usual_ratio : 1, 1);
-    hzp_spread_add(&seen->excess[HZP_TENANT_TRAIN], 1, 1);
-}
-
-double hzp_seen_p99(const struct hzp_seen *seen, enum hzp_tenant with, double predicted_ns)
-{
-    double quantile = hzp_spread_quantile(&seen->ratio[with], 0.99);
-    double ratio = HZP_MAX(quantile, 1.0);
-    double excess = hzp_spread_quantile(&seen->excess[with], 0.99);
-    return HZP_MAX(ratio * predicted_ns, predicted_ns + excess);
-}
-
-double hzp_seen_within(const struct hzp_seen *seen, enum hzp_tenant with, double goal_ns)
-{
-    double quantile = hzp_spread_quantile(&seen->ratio[with], 0.99);
-    double ratio = HZP_MAX(quantile, 1.0);
-    double excess = hzp_spread_quantile(&seen->excess[with], 0.99);
-    return HZP_MIN(goal_ns / ratio, goal_ns - excess);
 }
 
 void hzp_seen_shares(const struct hzp_seen *seen, uint64_t now_ns, int32_t seconds,

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* nanobatch/split/seen.h - what the split observes of steps that have ended: inter-token latencies
- * (ITL), times to first token (TTFT), the miss rates of their goals, the errors of predicted ITLs,
- * and each tenant's time on the device.
+ * (ITL), times to first token (TTFT), the miss rates of their goals, and each tenant's time on the
+ * device.
  *
  * An ITL is the time between the ends of two consecutive steps, the later with decode rows in it:
  * every sequence that decodes is in every step, as far as a step has room.
@@ -10,14 +10,9 @@
  *                   Misses because of training and misses of serving alone are counted apart; the
  *                   latter count for at most 0.015 and fade within 15 s, so that a time of too many
  *                   requests does not hold training back for long when it is over
- *     prediction    W(t) = min(t / q(ratio), t - q(excess)), q the 0.99 quantile: the longest
- *                   predicted ITL that stays within t in 99 of 100 cases
- *         ratio     measured over predicted ITL, at least 1, of ITLs predicted longer than a
- *                   quarter of the goal: their errors grow with them
- *         excess    measured less predicted ITL, of the others: errors of the host and of other
- *                   processes, which do not grow
- *                   Both are kept apart for ITLs with and without training in them, or prompts
- *                   would be delayed for lack of experience with training
+ *     aim           aim.h, which part of a goal predictions may take; kept apart for ITLs with and
+ *                   without training in them, or prompts would be delayed for lack of experience
+ *                   with training
  *     alone         99th percentile of ITL without training, corrected because longer steps make
  *                   long ITLs more frequent: the quantile 1 - p of ITLs less the training in them,
  *                   p = 0.01 x mean ITL / mean ITL alone, the ratio at most 4.  (At the same
@@ -30,6 +25,7 @@
 #define HZP_NANOBATCH_SPLIT_SEEN_H
 
 #include "nanobatch/plan/plan.h"
+#include "nanobatch/split/aim.h"
 #include "nanobatch/split/policy.h"
 #include "nanobatch/split/window.h"
 
@@ -46,8 +42,8 @@ struct hzp_seen {
     uint64_t alone_p99_ns;   /* `alone` above; refreshed every 32 */
     double itl_mean_ns, alone_mean_ns;
     int64_t alone_count;
-    /* by tenant: of ITLs of serving alone, of ITLs with training in them */
-    struct hzp_spread ratio[HZP_TENANT_COUNT], excess[HZP_TENANT_COUNT];
+    struct hzp_aim itl_aim[HZP_TENANT_COUNT]; /* by tenant: of ITLs of serving alone, of all */
+    struct hzp_aim ttft_aim;
     struct hzp_spread ttft_alone;              /* TTFTs less the training in them */
     double missed_itl, missed_ttft;            /* miss rates, for the report */
     double missed_itl_alone;                   /* miss rate of ITLs less the training in them */
@@ -71,16 +67,15 @@ void hzp_seen_init(struct hzp_seen *seen);
 void hzp_seen_step(struct hzp_seen *seen, uint64_t begin_ns, uint64_t end_ns, uint64_t serve_ns,
                    uint64_t train_ns);
 
-/* It brought `rows` sequences their next token, itl_ns after their last, train_ns of it
- * training. */
-void hzp_seen_itl(struct hzp_seen *seen, const struct hzp_policy *policy, uint64_t itl_ns,
-                  uint64_t train_ns, int32_t rows);
+/* It brought `rows` sequences their next token, itl_ns after their last; without training that
+ * would have been alone_ns.  with: HZP_TENANT_TRAIN if training was in it, else
+ * HZP_TENANT_SERVE. */
+void hzp_seen_itl(struct hzp_seen *seen, const struct hzp_policy *policy, enum hzp_tenant with,
+                  uint64_t itl_ns, uint64_t alone_ns, int32_t rows);
 
-/* The same ITL would have been alone_ns without training. */
-void hzp_seen_alone(struct hzp_seen *seen, uint64_t itl_ns, uint64_t alone_ns, int32_t rows);
-
-/* The 99th percentile of ITL without training (`alone` above); 0: not known yet. */
+/* The 99th percentiles of ITL and of TTFT without training (`alone` above); 0: not known yet. */
 uint64_t hzp_seen_alone_p99(const struct hzp_seen *seen);
+uint64_t hzp_seen_ttft_alone_p99(const struct hzp_seen *seen);
 
 /* It brought a request that was submitted at since_ns its first token.  After hzp_seen_step. */
 void hzp_seen_ttft(struct hzp_seen *seen, const struct hzp_policy *policy, uint64_t since_ns,
@@ -89,25 +84,14 @@ void hzp_seen_ttft(struct hzp_seen *seen, const struct hzp_policy *policy, uint6
 /* The miss rate of the ITL goal or of the TTFT goal, the larger; 0 without goals. */
 double hzp_seen_miss_rate(const struct hzp_seen *seen, const struct hzp_policy *policy);
 
+/* The part of it that serving alone misses. */
+double hzp_seen_alone_miss_rate(const struct hzp_seen *seen, const struct hzp_policy *policy);
+
 /* The goals have changed: misses of the old ones are forgotten. */
 void hzp_seen_forget(struct hzp_seen *seen, bool itl, bool ttft);
 
-/* An ITL was predicted so, and measured.  with: HZP_TENANT_TRAIN if training was in it, else
- * HZP_TENANT_SERVE; the same below. */
-void hzp_seen_prediction(struct hzp_seen *seen, const struct hzp_policy *policy,
-                         enum hzp_tenant with, double itl_ns, double predicted_ns);
-
-/* A step could have had training, but too little time was left for an item.  Each call lets the
- * recorded errors of predictions with training fade, so that smaller errors can be observed again.
- * margin: they fade to the ratio assumed when nothing is known; else to 1, for steps so steady that
- * only this margin leaves no room. */
-void hzp_seen_relax(struct hzp_seen *seen, bool margin);
-
-/* What 99 of 100 ITLs predicted so stay within. */
-double hzp_seen_p99(const struct hzp_seen *seen, enum hzp_tenant with, double predicted_ns);
-
-/* W(goal_ns); may come out negative. */
-double hzp_seen_within(const struct hzp_seen *seen, enum hzp_tenant with, double goal_ns);
+/* An ITL was predicted so, and measured. */
+void hzp_seen_prediction(struct hzp_seen *seen, double itl_ns, double predicted_ns);
 
 /* Serving's and training's parts of all time over the last `seconds` (at most HZP_SEEN_SECONDS - 1,
  * the present one not counted), 0 .. 1. */

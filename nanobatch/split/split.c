@@ -53,6 +53,8 @@ void hzp_split_read(struct hzp_split *split, uint64_t now_ns, struct hzp_split_r
     ret->policy = split->wanted;
     if (ret->policy.itl_ns || ret->policy.itl_stretch <= 0)
         ret->derived_itl_ns = 0;
+    if (ret->policy.ttft_ns || ret->policy.itl_stretch <= 0)
+        ret->derived_ttft_ns = 0;
     hzp_lock_release(&split->lock);
     memcpy(seen.second, ret->second, sizeof(seen.second));
     hzp_seen_shares(&seen, now_ns, PART_SECONDS, &ret->serve_part, &ret->train_part);
@@ -63,23 +65,33 @@ static void take_policy(struct hzp_split *split)
     if (!atomic_load_explicit(&split->changed, memory_order_relaxed))
         return;
     hzp_lock_take(&split->lock);
-    uint64_t itl_ns = split->derived ? 0 : split->policy.itl_ns;
-    hzp_seen_forget(&split->seen, itl_ns != split->wanted.itl_ns,
-                    split->policy.ttft_ns != split->wanted.ttft_ns);
+    uint64_t itl_ns = split->derived.itl ? 0 : split->policy.itl_ns;
+    uint64_t ttft_ns = split->derived.ttft ? 0 : split->policy.ttft_ns;
+    hzp_seen_forget(&split->seen, itl_ns != split->wanted.itl_ns, ttft_ns != split->wanted.ttft_ns);
     split->policy = split->wanted;
-    split->derived = false;
+    split->derived.itl = split->derived.ttft = false;
     atomic_store(&split->changed, false);
     hzp_lock_release(&split->lock);
 }
 
-/* Without an ITL goal of the operator's: the one derived from ITLs without training. */
+/* A goal that the operator has not set is derived from what it would be without training. */
 static void follow(struct hzp_split *split)
 {
-    double alone = (double)hzp_seen_alone_p99(&split->seen);
-    if (split->policy.itl_ns && !split->derived)
-        return;
-    split->policy.itl_ns = (uint64_t)(split->policy.itl_stretch * alone);
-    split->derived = split->policy.itl_ns > 0;
+    double stretch = split->policy.itl_stretch;
+    if (!split->policy.itl_ns || split->derived.itl) {
+        split->policy.itl_ns = (uint64_t)(stretch * (double)hzp_seen_alone_p99(&split->seen));
+        split->derived.itl = split->policy.itl_ns > 0;
+    }
+    if (!split->policy.ttft_ns || split->derived.ttft) {
+        double alone = (double)hzp_seen_ttft_alone_p99(&split->seen);
+        split->policy.ttft_ns = (uint64_t)(stretch * alone);
+        split->derived.ttft = split->policy.ttft_ns > 0;
+    }
+}
+
+static uint64_t operators_ttft(const struct hzp_split *split)
+{
+    return split->derived.ttft ? 0 : split->policy.ttft_ns;
 }
 
 /* ---- predictions ---- */
@@ -107,19 +119,23 @@ static double miss_rate(const struct hzp_split *split)
 
 static struct hzp_time_share share_of(const struct hzp_split *split)
 {
-    return hzp_share_of(&split->policy, split->policy.itl_ns && !split->derived);
+    return hzp_share_of(&split->policy, split->policy.itl_ns && !split->derived.itl);
 }
 
 /* ---- how long training may run ---- */
+
+static double itl_limit(const struct hzp_split *split, enum hzp_tenant with)
+{
+    return split->seen.itl_aim[with].part * (double)split->policy.itl_ns;
+}
 
 /* How long serving's part of a step may take for the ITL goal; 0: the operator has set none. */
 static double serve_max(const struct hzp_split *split)
 {
     double carry = split->pipeline.carry_ns;
-    if (!split->policy.itl_ns || split->derived)
+    if (!split->policy.itl_ns || split->derived.itl)
         return 0;
-    double limit = hzp_seen_within(&split->seen, carry > 0 ? HZP_TENANT_TRAIN : HZP_TENANT_SERVE,
-                                   (double)split->policy.itl_ns);
+    double limit = itl_limit(split, carry > 0 ? HZP_TENANT_TRAIN : HZP_TENANT_SERVE);
     return HZP_MAX(limit - split->host_ns - carry, 1.0);
 }
 
@@ -157,8 +173,10 @@ static struct limits limits_of(const struct hzp_split *split, const struct hzp_s
                                     .in_flight_ns = split->pipeline.in_flight_ns,
                                     .serve_ns = step->alone_ns,
                                     .host_ns = split->host_ns};
-    if (split->policy.itl_ns && step->decode_rows > 0)
-        ret.itl = hzp_seen_within(&split->seen, HZP_TENANT_TRAIN, (double)split->policy.itl_ns);
+    /* A slice behind the tokens falls into the next ITL, a request's first one too. */
+    bool in_itl = step->decode_rows > 0 || (split->config.early && step->firsts > 0);
+    if (split->policy.itl_ns && in_itl)
+        ret.itl = itl_limit(split, HZP_TENANT_TRAIN);
     if (split->policy.ttft_ns)
         ret.ttft = hzp_deadline_ttft(&split->seen, split->policy.ttft_ns, &now, waits);
     return ret;
@@ -181,9 +199,11 @@ static double within_goals(const struct hzp_split *split, struct hzp_split_step 
                            const struct hzp_waits *waits)
 {
     struct limits limit = limits_of(split, step, waits);
-    double missed = hzp_throttle_missed(miss_rate(split), split->derived);
-    /* Under a derived ITL goal alone, ITLs stay about as they were, and so do slots in use. */
-    bool slots_matter = !split->derived || split->policy.ttft_ns;
+    /* Under derived goals alone, ITLs stay about as they were, and so do slots in use. */
+    bool slots_matter = !split->derived.itl || operators_ttft(split);
+    double missed = 1;
+    if (slots_matter)
+        missed = hzp_throttle_missed(hzp_seen_alone_miss_rate(&split->seen, &split->policy));
     double slots = 1;
     if (slots_matter)
         slots =
@@ -210,7 +230,7 @@ static double within_goals(const struct hzp_split *split, struct hzp_split_step 
 static bool skips(struct hzp_split *split, const struct hzp_split_step *step)
 {
     return hzp_skip_step(&split->exceptions, step->rows > step->decode_rows,
-                         split->policy.itl_ns > 0, split->policy.ttft_ns > 0,
+                         split->policy.itl_ns > 0, operators_ttft(split) > 0,
                          split->config.time->step.seen);
 }
 
@@ -218,7 +238,7 @@ static bool may_overrun(const struct hzp_split *split, const struct hzp_split_st
                         double allowed_ns, double share_ns)
 {
     struct hzp_overrun_case c = {
-        .derived_goal = split->derived,
+        .derived_goal = split->derived.itl,
         .prompts = step->rows > step->decode_rows,
         .skipped = step->limit == HZP_LIMIT_TURN,
         .rarely_missed = hzp_throttle_rarely_missed(miss_rate(split)),
@@ -440,8 +460,7 @@ static void learn(struct hzp_split *split, const struct hzp_split_step *step,
         return;
     average(&split->host_ns, HZP_MAX(HZP_MIN(itl_ns - busy_ns, 4 * split->host_ns + 1e6), 1.0));
     if ((!step->overrun || !step->trains) && split->config.time->step.seen > HZP_STEP_TIMES_FEW)
-        hzp_seen_prediction(&split->seen, &split->policy, with_in_itl(split, step), itl_ns,
-                            step->itl_ns);
+        hzp_seen_prediction(&split->seen, itl_ns, step->itl_ns);
 }
 
 static void report(struct hzp_split *split, const struct hzp_split_step *step, double itl_ns)
@@ -466,12 +485,13 @@ static void report(struct hzp_split *split, const struct hzp_split_step *step, d
         r->itl_ns = step->itl_ns;
         r->slice_ns = (double)step->train_ns;
         r->measured_itl_ns = itl_ns;
-        r->itl_p99_ns = hzp_seen_p99(seen, with_in_itl(split, step), step->itl_ns);
+        r->aim = seen->itl_aim[HZP_TENANT_TRAIN].part;
         r->error = seen->error;
         r->missed_itl = seen->missed_itl;
         r->missed_itl_alone = seen->missed_itl_alone;
         r->missed_ttft = seen->missed_ttft;
-        r->derived_itl_ns = split->derived ? split->policy.itl_ns : 0;
+        r->derived_itl_ns = split->derived.itl ? split->policy.itl_ns : 0;
+        r->derived_ttft_ns = split->derived.ttft ? split->policy.ttft_ns : 0;
         if (itl_ns > 0)
             hzp_window_add(&r->itl, (uint64_t)itl_ns, step->decode_rows);
         for (int32_t i = 0; i < step->firsts; i++)
@@ -508,17 +528,11 @@ void hzp_split_ended(struct hzp_split *split, const struct hzp_split_step *step,
         if (split->pipeline.last_served && step->decode_rows > 0)
             itl_ns = (double)(tokens_ns - split->pipeline.last_tokens_ns);
         hzp_exceptions_count(&split->exceptions, step->overrun && step->trains, step->beside);
-        if (!step->trains && step->limit != HZP_LIMIT_TURN && step->limit != HZP_LIMIT_SHARE &&
-            split->next_ns > (double)step->train_ns)
-            hzp_seen_relax(&split->seen, !split->derived);
         account(split, step, times, next_ns);
         learn(split, step, times, itl_ns);
-        if (itl_ns > 0) {
-            hzp_seen_itl(&split->seen, &split->policy, (uint64_t)itl_ns,
-                         (uint64_t)train_in_itl(split, step, times), step->decode_rows);
-            hzp_seen_alone(&split->seen, (uint64_t)itl_ns,
-                           (uint64_t)itl_alone(split, step, times, itl_ns), step->decode_rows);
-        }
+        if (itl_ns > 0)
+            hzp_seen_itl(&split->seen, &split->policy, with_in_itl(split, step), (uint64_t)itl_ns,
+                         (uint64_t)itl_alone(split, step, times, itl_ns), step->decode_rows);
         for (int32_t i = 0; i < step->firsts; i++)
             hzp_seen_ttft(&split->seen, &split->policy, step->first_ns[i], tokens_ns);
     }

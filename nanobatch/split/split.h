@@ -9,6 +9,7 @@
  * The rules are small controllers, each a few pure functions with its formula in its header;
  * split.c combines them, once, in hzp_split_serve:
  *
+ *     aim.h          a: the part of a goal that a prediction may take
  *     deadline.h     L: how long the step may last for the ITL and TTFT goals, and the slice that
  *                    this leaves beside serving's predicted part
  *     throttle.h     three factors: recent misses, running slots in use, overdue requests
@@ -21,12 +22,12 @@
  *     slice = 0                                    in a step that training skips
  *
  * An item that does not fit is not started, except as exceptions.h allows.  Predictions
- * (nanobatch/time/step_times.h) are padded by the 99th percentile of past prediction errors
- * (seen.h).  So where serving alone misses a goal, training gets only train_min.
+ * (nanobatch/time/step_times.h) may take a part of the goal that follows from what was late before
+ * (aim.h).  Where serving alone misses a goal of the operator's, training gets only train_min.
  *
- * Without an ITL goal one is derived: itl_stretch times the 99th percentile of ITL without
- * training (seen.h).  A derived goal does not bound prompt rows, and slots and overdue
- * requests do not count unless there is a TTFT goal.
+ * A goal that is not set is derived: itl_stretch times the 99th percentile of ITL, or TTFT, without
+ * training (seen.h).  A derived goal does not bound prompt rows, and slots and overdue requests do
+ * not count unless the operator has set a TTFT goal.
  *
  * With its own lanes training runs beside serving for as long as the serving part takes.  Remaining
  * time is used in a separate step (`hold`) that runs training alone on the whole device, while
@@ -102,8 +103,10 @@ struct hzp_split_pipeline {
 struct hzp_split {
     struct hzp_split_config config;
     /* engine thread */
-    struct hzp_policy policy; /* the one that holds; its itl_ns may be derived from itl_stretch: */
-    bool derived;
+    struct hzp_policy policy; /* the one that holds; its goals may be derived from itl_stretch: */
+    struct {
+        bool itl, ttft;
+    } derived;
     bool may_beside; /* for the newest step that serves */
     struct hzp_seen seen;
     struct hzp_credit credit;

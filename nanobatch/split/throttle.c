@@ -1,20 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "nanobatch/split/throttle.h"
 
-static const double missed_max = 0.007, missed_max_derived = 0.01;
+static const double alone_missed_max = 0.01, rarely = 0.007 / 3;
 static const double slots_free = 0.5, slots_taken = 0.95;
 static const double overdue_decrease = 0.75, overdue_increase = 0.05;
 static const uint64_t overdue_ns = 250000000;
 
-double hzp_throttle_missed(double miss_rate, bool derived_goal)
+double hzp_throttle_missed(double alone_miss_rate)
 {
-    double most = derived_goal ? missed_max_derived : missed_max;
-    return HZP_MAX(0.0, HZP_MIN(1.0, 2 - 2 * miss_rate / most));
+    return HZP_MAX(0.0, HZP_MIN(1.0, 2 - 2 * alone_miss_rate / alone_missed_max));
 }
 
 bool hzp_throttle_rarely_missed(double miss_rate)
 {
-    return miss_rate <= missed_max / 3;
+    return miss_rate <= rarely;
 }
 
 double hzp_throttle_slots(int32_t running, int32_t slots)

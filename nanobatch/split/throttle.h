@@ -9,14 +9,14 @@
 
 #include "nanobatch/split/waits.h"
 
-/* Missed goals: with m the miss rate (hzp_seen_miss_rate) and M the rate at which training ends,
+/* Missed goals of the operator: with m the rate at which serving alone misses them
+ * (hzp_seen_alone_miss_rate),
  *
- *     factor = clamp(2 - 2 m / M, 0, 1)     M = 0.007; 0.01 for a goal derived from itl_stretch
+ *     factor = clamp(2 - 2 m / 0.01, 0, 1)
  *
- * The goals are for the 99th percentile; M is below 0.01 because the miss rate lags.  A derived
- * goal is itl_stretch times the 99th percentile without training (at 1 serving alone misses it in
- * 1 % of cases); no margin is kept. */
-double hzp_throttle_missed(double miss_rate, bool derived_goal);
+ * A goal derived from itl_stretch follows what serving alone does, and needs no such factor.  What
+ * training makes late is bounded by aim.h. */
+double hzp_throttle_missed(double alone_miss_rate);
 
 /* Misses are rare enough for experiments (a long item, training beside serving): m <= 0.007 / 3. */
 bool hzp_throttle_rarely_missed(double miss_rate);

@@ -444,7 +444,8 @@ const struct hzp_field_set hzp_fields_detokenize = {
 #define GOAL "{\"type\": [\"number\", \"null\"], \"minimum\": 0.001, \"maximum\": 3600000}"
 
 static const struct hzp_field policy[] = {
-    {"itl_stretch", JSON, NULL, USED, "how far training may lengthen ITL without a goal; 0: any",
+    {"itl_stretch", JSON, NULL, USED,
+     "how far training may raise the p99 of ITL and TTFT where no goal is set; 0: any",
      "{\"anyOf\": [{\"const\": 0}, {\"type\": \"number\", \"minimum\": 1, \"maximum\": 100}]}"},
     {"max_staleness", INT(0, 1000000), NULL, USED, "updates by which serving may trail",
      "{\"type\": \"integer\", \"minimum\": 0, \"maximum\": 1000000}"},

@@ -234,10 +234,12 @@ static void split(struct hzp_page *p, struct hzp_server *server)
                    "Measured ITL of the newest step.");
     hzp_page_gauge(p, "hzpserve_split_prediction_error_ratio", r->error,
                    "Mean relative error of predicted ITLs.");
-    hzp_page_gauge(p, "hzpserve_split_predicted_itl_p99_seconds", r->itl_p99_ns * 1e-9,
-                   "99 of 100 ITLs with the newest step's prediction stay below this.");
+    hzp_page_gauge(p, "hzpserve_split_aim_ratio", r->aim,
+                   "Part of the ITL goal that a step is predicted to take at most.");
     hzp_page_gauge(p, "hzpserve_split_itl_follows_seconds", (double)r->derived_itl_ns * 1e-9,
                    "ITL goal derived from itl_stretch; 0: none.");
+    hzp_page_gauge(p, "hzpserve_split_ttft_follows_seconds", (double)r->derived_ttft_ns * 1e-9,
+                   "TTFT goal derived from itl_stretch; 0: none.");
     hzp_page_gauge(p, "hzpserve_split_itl_stretch", r->policy.itl_stretch,
                    "The policy's itl_stretch.");
     hzp_page_gauge(p, "hzpserve_split_train_share", r->policy.train_share,

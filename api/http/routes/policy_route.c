@@ -44,11 +44,10 @@ static json_t *quantiles_json(const struct hzp_window *w)
 
 static json_t *predicted_json(const struct hzp_split_report *r)
 {
-    return json_pack("{s:i, s:i, s:o, s:f, s:o, s:o, s:o, s:f}", "decode_rows",
+    return json_pack("{s:i, s:i, s:o, s:f, s:o, s:f, s:o, s:f}", "decode_rows",
                      r->shape.decode_rows, "prompt_rows", r->shape.prompt_rows, "alone_ms",
                      ms_json(r->alone_ns), "slowdown", r->slowdown, "itl_ms", ms_json(r->itl_ns),
-                     "itl_p99_ms", ms_json(r->itl_p99_ns), "train_allowed_ms", ms_json(r->slice_ns),
-                     "error", r->error);
+                     "aim", r->aim, "train_allowed_ms", ms_json(r->slice_ns), "error", r->error);
 }
 
 static json_t *measured_json(const struct hzp_split_report *r)
@@ -73,7 +72,8 @@ static json_t *policy_json(struct hzp_engine *e)
         json_object_set_new(limited, hzp_split_limit_name(i),
                             json_integer((json_int_t)r->limited[i]));
     json_t *json = json_pack(
-        "{s:s, s:{s:o, s:o}, s:f, s:i, s:o, s:f, s:f, s:f, s:{s:I, s:I, s:f, s:o, s:o, s:o, s:o}}",
+        "{s:s, s:{s:o, s:o}, s:f, s:i, s:o, s:f, s:f, s:f, s:{s:I, s:I, s:f, s:o, s:o, s:o, s:o, "
+        "s:o}}",
         "object", "policy", "slo", "ttft_ms", goal_json(r->policy.ttft_ns), "itl_ms",
         goal_json(r->policy.itl_ns), "itl_stretch", r->policy.itl_stretch, "max_staleness",
         weights.max_staleness, "max_staleness_from_step",
@@ -81,8 +81,8 @@ static json_t *policy_json(struct hzp_engine *e)
         "train_share", r->policy.train_share, "train_max", r->policy.train_max, "train_min",
         r->policy.train_min, "split", "steps", (json_int_t)r->steps, "trained_steps",
         (json_int_t)r->trained, "train_min_now", r->floor_part, "itl_follows_ms",
-        goal_json(r->derived_itl_ns), "predicted", predicted_json(r), "measured", measured_json(r),
-        "steps_by_limit", limited);
+        goal_json(r->derived_itl_ns), "ttft_follows_ms", goal_json(r->derived_ttft_ns), "predicted",
+        predicted_json(r), "measured", measured_json(r), "steps_by_limit", limited);
     free(r);
     return json;
 }
