@@ -656,8 +656,8 @@ const struct hzp_option hzp_option_table[] = {
     HEADING("coserve", "Training beside requests (bench coserve)"),
     NUM("--load", bench.coserve.load, "0.5", 0.01, 1, BENCH,
         "arrival rate as a fraction of the measured capacity"),
-    NUM("--seconds", bench.coserve.seconds, "10", 0.5, 600, BENCH, "duration of each phase"),
-    INT("--rounds", bench.coserve.rounds, "3", 1, 1000, BENCH,
+    NUM("--seconds", bench.coserve.seconds, "6", 0.5, 600, BENCH, "duration of each phase"),
+    INT("--rounds", bench.coserve.rounds, "2", 1, 1000, BENCH,
         "rounds, each with all phases in turn: more even out slow changes of the machine"),
 
     HEADING("log", "Log"),

@@ -87,10 +87,11 @@ const int hzp_command_count = HZP_COUNT(hzp_commands);
 
 /* Shown in the help of a command that has many options. */
 static const char *const most_used[] = {
-    "--device", "--threads",  "--dtype",       "--quantization", "--context",      "--host",
-    "--port",   "--api-key",  "--max-running", "--kv-memory",    "--no-train",     "--lr",
-    "--slo",    "--passes",   "--state",       "--data",         "--out",          "--epochs",
-    "--resume", "--schedule", "--log-level",   "--replay",       "--from-scratch", "--eval",
+    "--device",    "--threads", "--dtype",        "--quantization", "--context",
+    "--host",      "--port",    "--api-key",      "--max-running",  "--kv-memory",
+    "--no-train",  "--lr",      "--slo",          "--passes",       "--state",
+    "--data",      "--out",     "--epochs",       "--resume",       "--schedule",
+    "--log-level", "--replay",  "--from-scratch", "--eval",         "--train-share",
 };
 
 /* The benchmarks: what they measure, an example, their own options, and the topics of others that

@@ -332,6 +332,9 @@ static int measure(struct coserve *c, double load_part, int rounds, struct hzp_e
         r = measure_switches(c, reterr);
     for (int turn = 0; r == HZP_OK && turn < rounds; turn++)
         for (int phase = FULL; r == HZP_OK && phase < PHASES; phase++) {
+            double left = 1.5 * c->seconds * (double)(PHASES * (rounds - turn) - phase);
+            fprintf(stderr, "round %d of %d, %s; about %.0f s left\n", turn + 1, rounds,
+                    phase_name[phase], left);
             r = run_phase(c, (enum phase)phase, c->seconds, 99 + (uint32_t)turn, &c->load[phase],
                           reterr);
             if (phase == FULL && turn == 0)

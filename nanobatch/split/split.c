@@ -230,7 +230,7 @@ static double within_goals(const struct hzp_split *split, struct hzp_split_step 
 static bool skips(struct hzp_split *split, const struct hzp_split_step *step)
 {
     return hzp_skip_step(&split->exceptions, step->rows > step->decode_rows,
-                         split->policy.itl_ns > 0, operators_ttft(split) > 0,
+                         split->policy.itl_ns > 0, split->policy.ttft_ns > 0,
                          split->config.time->step.seen);
 }
 
