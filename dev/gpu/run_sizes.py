@@ -67,7 +67,7 @@ class Full:
     coserve_kv, coserve_rows = 8 << 30, 1024
     train_cores, shares = "68", "0 64 48 32"
     lanes, fp8, ceiling, attention, once, peer = [], [], [], ["--quick"], [], []
-    sanitized = "rmsnorm swiglu matmul attn_decode attn_prefill sample adamw cross_entropy"
+    sanitized = "rmsnorm swiglu matmul attn_decode attn_prefill sample adamw xent"
     decodes = ["--seconds", "0", "--repeat", "31", "64,1024,0,0"]
     search = ["--no-train", "--max-running", "256", "--step-rows", "512", "--tries", "20", "--seconds", "200"]
 

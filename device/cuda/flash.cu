@@ -7,8 +7,8 @@
  * head, a warp 16 of them; tiles of 64 keys and values arrive asynchronously, one ahead.  The
  * longest blocks start first.
  *
- * E4M3 pages are widened to bf16 tiles, without their scales: scores are multiplied by the keys'
- * scales, weights by the values'.
+ * Codes of E4M3 pages arrive in the same way, and are widened to the one bf16 tile of keys and of
+ * values, without their scales: scores are multiplied by the keys' scales, weights by the values'.
  */
 #include "device/cuda/cudnn.h"
 #include "device/cuda/flash.cuh"
@@ -28,8 +28,10 @@ struct flash_args {
 };
 
 template <int D, class S> struct flash_memory {
-    uint16_t q[FLASH_TILE * D], k[2][FLASH_TILE * D], v[2][FLASH_TILE * D];
-    float scale[2][2][S::CODES ? FLASH_TILE : 1]; /* scales of the tiles' keys, values */
+    enum { TILES = S::CODES ? 1 : 2, CODES = S::CODES ? FLASH_TILE : 1 };
+    uint16_t q[FLASH_TILE * D], k[TILES][FLASH_TILE * D], v[TILES][FLASH_TILE * D];
+    alignas(16) uint8_t code[2][CODES * D]; /* keys, values of the next tiles */
+    float scale[2][CODES];                  /* scales of the tiles' */
 };
 
 /* A warp's state: 16 query rows; the sums of their outputs, maxima and sums of weights of rows g,
@@ -180,19 +182,20 @@ static __device__ __forceinline__ packed_rows source_of(const flash_args &a, int
     return packed_rows{k, k + a.heads.kv_heads * D, a.qkv.stride};
 }
 
-/* Brings the keys and values of positions p0 .. p0+there-1 to tiles `into`, or begins to. */
+/* Begins to bring the keys and values of positions p0 .. p0+there-1 to tiles `into`, or their codes;
+ * *ret_scale is then the scale that this thread stores with the tiles. */
 template <int D, class S>
 static __device__ __forceinline__ void tiles_fetch(flash_memory<D, S> &m, const S &source, int p0,
-                                                   int there, int into)
+                                                   int there, int into, float *ret_scale)
 {
     auto key = [&](int r) { return source.k(p0 + r); };
     auto value = [&](int r) { return source.v(p0 + r); };
     if constexpr (S::CODES) {
-        tile_widen<D, FLASH_TILE>(m.k[into], there, key);
-        tile_widen<D, FLASH_TILE>(m.v[into], there, value);
-        int r = threadIdx.x % FLASH_TILE, side = threadIdx.x / FLASH_TILE;
-        const float *from = side ? source.value_scale : source.key_scale;
-        m.scale[into][side][r] = r < there ? from[source.at(p0 + r)] : 0;
+        tile_fetch<D, FLASH_TILE>(shared_at(m.code[0]), there, key);
+        tile_fetch<D, FLASH_TILE>(shared_at(m.code[1]), there, value);
+        int r = threadIdx.x % FLASH_TILE;
+        const float *from = threadIdx.x / FLASH_TILE ? source.value_scale : source.key_scale;
+        *ret_scale = r < there ? from[source.at(p0 + r)] : 0;
     } else {
         tile_fetch<D, FLASH_TILE>(shared_at(m.k[into]), there, key);
         tile_fetch<D, FLASH_TILE>(shared_at(m.v[into]), there, value);
@@ -201,7 +204,7 @@ static __device__ __forceinline__ void tiles_fetch(flash_memory<D, S> &m, const 
 }
 
 template <int D, class S>
-static __global__ void __launch_bounds__(FLASH_THREADS) flash(flash_args a)
+static __global__ void __launch_bounds__(FLASH_THREADS, 2) flash(flash_args a)
 {
     HZP_SHARED_DYNAMIC(unsigned char, room);
     flash_memory<D, S> &m = *reinterpret_cast<flash_memory<D, S> *>(room);
@@ -220,7 +223,8 @@ static __global__ void __launch_bounds__(FLASH_THREADS) flash(flash_args a)
     const uint16_t *q = row_of<uint16_t>(a.qkv, a.qkv.rows - a.out.rows + row0 + first) + head * D;
     tile_fetch<D, FLASH_TILE>(q_tile, there, [&](int r) { return q + (int64_t)r * a.qkv.stride; });
     int begin = first_seen(a.window, pos) / FLASH_TILE * FLASH_TILE;
-    tiles_fetch<D, S>(m, source, begin, keys - begin, 0);
+    float scale = 0;
+    tiles_fetch<D, S>(m, source, begin, keys - begin, 0, &scale);
 
     flash_state<D> s;
     s.top[0] = s.top[1] = -INFINITY;
@@ -229,12 +233,23 @@ static __global__ void __launch_bounds__(FLASH_THREADS) flash(flash_args a)
     for (int i = 0; i < D / 8; i++)
         s.o[i][0] = s.o[i][1] = s.o[i][2] = s.o[i][3] = 0;
     for (int p0 = begin, turn = 0; p0 < keys; p0 += FLASH_TILE, turn ^= 1) {
+        if constexpr (S::CODES) {
+            copy_wait<0>();
+            __syncthreads(); /* all codes are there, and all warps have read the tiles */
+            tile_widen<D, FLASH_TILE>(m.k[0], m.code[0]);
+            tile_widen<D, FLASH_TILE>(m.v[0], m.code[1]);
+            m.scale[threadIdx.x / FLASH_TILE][threadIdx.x % FLASH_TILE] = scale;
+            __syncthreads();
+            turn = 0;
+        }
         if (p0 + FLASH_TILE < keys)
-            tiles_fetch<D, S>(m, source, p0 + FLASH_TILE, keys - p0 - FLASH_TILE, turn ^ 1);
+            tiles_fetch<D, S>(m, source, p0 + FLASH_TILE, keys - p0 - FLASH_TILE, turn ^ 1, &scale);
         else
             copy_commit(); /* an empty group keeps the count of the wait below the same */
-        copy_wait<1>();
-        __syncthreads();
+        if constexpr (!S::CODES) {
+            copy_wait<1>();
+            __syncthreads();
+        }
         if (p0 == begin)
 #pragma unroll
             for (int k = 0; k < D / 16; k++)
@@ -242,13 +257,14 @@ static __global__ void __launch_bounds__(FLASH_THREADS) flash(flash_args a)
         float c[8][4];
         tile_scores<D>(s, k_tile + turn * BYTES, c);
         if constexpr (S::CODES)
-            tile_times(c, m.scale[turn][0]);
+            tile_times(c, m.scale[0]);
         int seen = pos + 16 * warp + g + 1 - p0;
         tile_weights<D>(s, c, a.scale, a.window > 0 ? seen - a.window : -8, seen);
         if constexpr (S::CODES)
-            tile_times(c, m.scale[turn][1]);
+            tile_times(c, m.scale[1]);
         tile_weigh<D>(s, v_tile + turn * BYTES, c);
-        __syncthreads(); /* all warps have read the tile before it is filled again */
+        if constexpr (!S::CODES)
+            __syncthreads(); /* all warps have read the tile before it is filled again */
     }
     int at = 16 * warp + g;
     tile_finish<D>(a, s, row0 + first + at, there - at, head);

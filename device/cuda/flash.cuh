@@ -48,36 +48,34 @@ struct packed_rows {
     }
 };
 
-/* Copies ROWS rows row_at(0), row_at(1) ... into a tile; those from `there` on are zeros. */
+/* Copies ROWS rows row_at(0), row_at(1) ... into a tile, rows of codes one behind the other; those
+ * from `there` on are zeros. */
 template <int D, int ROWS, class F>
 static __device__ __forceinline__ void tile_fetch(uint32_t tile, int there, F row_at)
 {
-    constexpr int COLS = D / 8;
+    constexpr int SIZE = sizeof(*row_at(0)), COLS = D * SIZE / 16;
     static_assert(ROWS * COLS % FLASH_THREADS == 0, "whole rounds");
 #pragma unroll
     for (int i = 0; i < ROWS * COLS / FLASH_THREADS; i++) {
         int at = i * FLASH_THREADS + threadIdx.x, r = at / COLS, c = at % COLS;
         bool is = r < there;
-        const uint16_t *from = row_at(is ? r : 0);
-        copy_async(tile + tile_at<D>(r, c), from + c * 8, is);
+        copy_async(tile + (SIZE == 1 ? at * 16 : tile_at<D>(r, c)),
+                   row_at(is ? r : 0) + c * (16 / SIZE), is);
     }
 }
 
-/* The same of rows of codes, which become bf16 on the way; the copies are not asynchronous. */
-template <int D, int ROWS, class F>
-static __device__ __forceinline__ void tile_widen(uint16_t *tile, int there, F row_at)
+/* Makes a tile of rows of codes. */
+template <int D, int ROWS>
+static __device__ __forceinline__ void tile_widen(uint16_t *tile, const uint8_t *codes)
 {
     constexpr int COLS = D / 8;
-    static_assert(ROWS * COLS % FLASH_THREADS == 0, "whole rounds");
 #pragma unroll
     for (int i = 0; i < ROWS * COLS / FLASH_THREADS; i++) {
         int at = i * FLASH_THREADS + threadIdx.x, r = at / COLS, c = at % COLS;
-        uint4 v = make_uint4(0, 0, 0, 0);
-        if (r < there) {
-            uint2 x = __ldg(reinterpret_cast<const uint2 *>(row_at(r) + c * 8));
-            bf16_of_e4m3(x.x, v.x, v.y);
-            bf16_of_e4m3(x.y, v.z, v.w);
-        }
+        uint2 x = *reinterpret_cast<const uint2 *>(codes + at * 8);
+        uint4 v;
+        bf16_of_e4m3(x.x, v.x, v.y);
+        bf16_of_e4m3(x.y, v.z, v.w);
         *reinterpret_cast<uint4 *>(tile + tile_at<D>(r, c) / 2) = v;
     }
 }

@@ -15,7 +15,7 @@
 
 #include "device/fp8.h"
 
-/* ---- y, scale = x ---- */
+/* ---- y, scale = x, rmsnorm(x) or swiglu(x) ---- */
 
 enum { THREADS = 256 };
 
@@ -36,62 +36,12 @@ static __device__ inline uint32_t block_largest(uint32_t x)
     return x;
 }
 
-/* One block per row: it is read twice, the second time from the cache. */
-template <class T, int N> static __global__ void quantize(struct hzp_quantize_args a)
-{
-    wait_for_earlier();
-    let_next_begin();
-    int r = blockIdx.x;
-    const T *x = row_of<T>(a.x, r);
-    uint8_t *y = row_of<uint8_t>(a.y, r);
-    uint32_t largest = 0;
-    for (int c = threadIdx.x * N; c < a.x.cols; c += blockDim.x * N) {
-        float v[N];
-        load_n(x + c, v);
-#pragma unroll
-        for (int k = 0; k < N; k++) {
-            uint32_t bits = __float_as_uint(v[k]) & 0x7fffffffu;
-            largest = bits > largest ? bits : largest;
-        }
-    }
-    largest = block_largest(largest);
-    float scale = hzp_e4m3_scale(largest);
-    bool none = largest >= 0x7f800000u;
-    for (int c = threadIdx.x * N; c < a.x.cols; c += blockDim.x * N) {
-        float v[N];
-        load_n(x + c, v);
-#pragma unroll
-        for (int k = 0; k < N; k++)
-            v[k] = none ? 0 : v[k] / scale;
-        store_codes(y + c, v);
-    }
-    if (threadIdx.x == 0)
-        a.scale[r] = scale;
-}
-
 static bool wide_codes(const struct hzp_mat *m)
 {
     return (uintptr_t)m->ptr % 8 == 0 && (m->rows <= 1 || m->stride % 8 == 0);
 }
 
-extern "C" int hzp_cuda_quantize(struct hzp_lane *lane, const void *args)
-{
-    const struct hzp_quantize_args *a = (const struct hzp_quantize_args *)args;
-    if (a->x.rows == 0)
-        return HZP_OK;
-    return with_type(a->x.type, [&](auto *t) {
-        using T = elem_of<decltype(t)>;
-        if (wide(&a->x) && wide_codes(&a->y)) {
-            int threads = HZP_MAX(32, HZP_MIN(512, HZP_ROUND_UP(a->x.cols / 8, 32)));
-            start_few(lane, a->x.rows, a->x.rows, threads, 0, quantize<T, 8>, *a);
-        } else {
-            start_few(lane, a->x.rows, a->x.rows, THREADS, 0, quantize<T, 1>, *a);
-        }
-        return hzp_cuda_launched(lane, "quantize");
-    });
-}
-
-/* ---- y, scale = rmsnorm(x) or swiglu(x) ---- */
+enum { PLAIN, NORM, SWIGLU }; /* what is quantized: x, rmsnorm(x) or swiglu(x) */
 
 /* N elements rounded to T, as the op that writes them would. */
 template <class T, int N> static __device__ inline void round_to(float (&v)[N])
@@ -107,21 +57,23 @@ template <class T, int N> static __device__ inline void round_to(float (&v)[N])
 }
 
 /* Elements c .. c + N of the row that is quantized.  The formulas are those of rows.cu. */
-template <class T, int N, bool NORM>
+template <class T, int N, int OF>
 static __device__ inline void inner(const struct hzp_codes_args &a, int r, int c, float rstd,
                                     float (&v)[N])
 {
     float other[N];
-    if constexpr (NORM) {
+    if constexpr (OF == NORM) {
         load_n(row_of<float>(a.x, r) + c, v);
         load_n((const T *)a.norm.ptr + c, other);
     } else {
         load_n(row_of<T>(a.x, r) + c, v);
-        load_n(row_of<T>(a.x, r) + a.y.cols + c, other);
     }
+    if constexpr (OF == SWIGLU)
+        load_n(row_of<T>(a.x, r) + a.y.cols + c, other);
+    if constexpr (OF != PLAIN)
 #pragma unroll
-    for (int k = 0; k < N; k++)
-        v[k] = NORM ? v[k] * rstd * other[k] : v[k] / (1 + expf(-v[k])) * other[k];
+        for (int k = 0; k < N; k++)
+            v[k] = OF == NORM ? v[k] * rstd * other[k] : v[k] / (1 + expf(-v[k])) * other[k];
     round_to<T>(v);
 }
 
@@ -141,19 +93,19 @@ template <int N> static __device__ inline float rstd_of(const struct hzp_codes_a
 
 /* One block per row.  What is quantized is computed twice, from rows that are in the cache by
  * then, rather than kept: a row need not fit into shared memory. */
-template <class T, int N, bool NORM> static __global__ void codes(struct hzp_codes_args a)
+template <class T, int N, int OF> static __global__ void codes(struct hzp_codes_args a)
 {
     wait_for_earlier();
     let_next_begin();
     int r = blockIdx.x;
     uint8_t *y = row_of<uint8_t>(a.y, r);
     float rstd = 1;
-    if constexpr (NORM)
+    if constexpr (OF == NORM)
         rstd = rstd_of<N>(a, r);
     uint32_t largest = 0;
     for (int c = threadIdx.x * N; c < a.y.cols; c += blockDim.x * N) {
         float v[N];
-        inner<T, N, NORM>(a, r, c, rstd, v);
+        inner<T, N, OF>(a, r, c, rstd, v);
 #pragma unroll
         for (int k = 0; k < N; k++) {
             uint32_t bits = __float_as_uint(v[k]) & 0x7fffffffu;
@@ -165,7 +117,7 @@ template <class T, int N, bool NORM> static __global__ void codes(struct hzp_cod
     bool none = largest >= 0x7f800000u;
     for (int c = threadIdx.x * N; c < a.y.cols; c += blockDim.x * N) {
         float v[N];
-        inner<T, N, NORM>(a, r, c, rstd, v);
+        inner<T, N, OF>(a, r, c, rstd, v);
 #pragma unroll
         for (int k = 0; k < N; k++)
             v[k] = none ? 0 : v[k] / scale;
@@ -175,27 +127,35 @@ template <class T, int N, bool NORM> static __global__ void codes(struct hzp_cod
         a.scale[r] = scale;
 }
 
-template <class T, bool NORM>
+template <class T, int OF>
 static int codes_start(struct hzp_lane *lane, const struct hzp_codes_args *a)
 {
+    if (a->x.rows == 0)
+        return HZP_OK;
     int rows = a->x.rows, threads = HZP_MAX(32, HZP_MIN(512, HZP_ROUND_UP(a->y.cols / 8, 32)));
     bool eights = wide(&a->x) && wide(&a->norm) && wide_codes(&a->y) && a->y.cols % 8 == 0;
     if (eights)
-        start_few(lane, rows, rows, threads, 0, codes<T, 8, NORM>, *a);
+        start_few(lane, rows, rows, threads, 0, codes<T, 8, OF>, *a);
     else
-        start_few(lane, rows, rows, THREADS, 0, codes<T, 1, NORM>, *a);
+        start_few(lane, rows, rows, THREADS, 0, codes<T, 1, OF>, *a);
     return hzp_cuda_launched(lane, "codes");
 }
 
 extern "C" int hzp_cuda_codes(struct hzp_lane *lane, const void *args)
 {
     const struct hzp_codes_args *a = (const struct hzp_codes_args *)args;
-    if (a->x.rows == 0)
-        return HZP_OK;
     return with_type(a->norm.ptr ? a->norm.type : a->x.type, [&](auto *t) {
         using T = elem_of<decltype(t)>;
-        return a->norm.ptr ? codes_start<T, true>(lane, a) : codes_start<T, false>(lane, a);
+        return a->norm.ptr ? codes_start<T, NORM>(lane, a) : codes_start<T, SWIGLU>(lane, a);
     });
+}
+
+extern "C" int hzp_cuda_quantize(struct hzp_lane *lane, const void *args)
+{
+    const struct hzp_quantize_args *a = (const struct hzp_quantize_args *)args;
+    struct hzp_codes_args codes = {.x = a->x, .norm = {}, .y = a->y, .scale = a->scale, .eps = 0};
+    return with_type(
+        a->x.type, [&](auto *t) { return codes_start<elem_of<decltype(t)>, PLAIN>(lane, &codes); });
 }
 
 /* ---- c = from + half ---- */

@@ -9,16 +9,17 @@
  *                  candidate; the winner of a draw without cuts
  *   sample_weigh   draws with cuts: how many candidates, and of what weight, are how far below the
  *                  row's likeliest; with min_p alone the winner
- *   sample_list    top_k and top_p: the row's candidates that these can keep
+ *   sample_list    top_k and top_p: the row's candidates that these can keep; where they are more
+ *                  than a list holds, the winner of a draw among them
  *   sample_settle  one block per row: the token from all that, and its log-probability
  *   sample_rank    the token's rank, where it is not the likeliest
  *
  * What is launched depends on rows and vocabulary only, so it can be captured; a block that a row
  * does not need ends at once.  Of a row with edits or a mask, each part has its candidates' logits
  * in shared memory, with the edits that fall into it.  Only where top_k and top_p keep more than a
- * list holds does sample_settle visit the whole vocabulary: a bitmap in shared memory has the
- * candidates without an edit; a pass visits these among the logits and then the others through the
- * edit list.
+ * list holds does sample_settle visit the whole vocabulary, most often once, for the weight of what
+ * is likelier than the winner: a bitmap in shared memory has the candidates without an edit; a pass
+ * visits these among the logits and then the others through the edit list.
  */
 #include "device/cuda/sample.cuh"
 
@@ -29,6 +30,7 @@ struct part {
     double mass;          /* sum of exp(logit - top) */
     double score;         /* the part's winner's; -INFINITY: it has none */
     float top, likeliest; /* the largest logit, and the largest of a candidate */
+    float logit;          /* the winner's */
     int top_token, likeliest_token, winner;
     int odd; /* logits that are not finite */
 };
@@ -179,9 +181,10 @@ static __device__ best slice_best(const slice &x)
     return block_best(top);
 }
 
-/* The winner among the part's tokens that min_p keeps. */
-static __device__ best slice_draw(const slice &s, const struct hzp_sample_row *row,
-                                  const weigher &weight)
+/* Draws among the part's tokens that min_p keeps, and that are no deeper than `floor`. */
+static __device__ __forceinline__ void slice_draw(const slice &s, const struct hzp_sample_row *row,
+                                                  const weigher &weight, float floor,
+                                                  struct part *part)
 {
     double least = least_of(row);
     float rough[PER], most = -INFINITY;
@@ -189,7 +192,8 @@ static __device__ best slice_draw(const slice &s, const struct hzp_sample_row *r
 #pragma unroll
     for (int i = 0; i < PER; i++) {
         double below = ((double)s.x[i] - weight.top) * weight.per_degree;
-        bool kept = s.x[i] > -INFINITY && (least == -INFINITY || below >= least);
+        bool kept = s.x[i] > -INFINITY && (least == -INFINITY || below >= least) &&
+                    depth(weight, s.x[i]) <= floor;
         rough[i] = kept ? (float)below + rough_noise(row->seed, s.first + i * THREADS,
                                                      row->position, row->choice)
                         : -INFINITY;
@@ -204,26 +208,22 @@ static __device__ best slice_draw(const slice &s, const struct hzp_sample_row *r
         int at = (__ffs((int)close) - 1) * THREADS, token = s.first + at;
         best_take(winner, score_of(row, s.value[at], token), token);
     }
-    return block_best(winner);
+    winner = block_best(winner);
+    if (threadIdx.x == 0 && winner.token != NO_TOKEN.token) {
+        part->score = winner.value;
+        part->winner = winner.token;
+        part->logit = s.value[winner.token - s.first];
+    }
 }
 
-/* The token with the largest logit of the whole row. */
-static __device__ best row_top(const struct sample_args &s, int r)
+/* The token with the largest logit of the whole row, or its likeliest candidate. */
+static __device__ best row_top(const struct sample_args &s, int r, bool candidate)
 {
     const struct part *part = s.part + (int64_t)r * s.parts;
     best top = NO_TOKEN;
     for (int i = 0; i < s.parts; i++)
-        best_take(top, part[i].top, part[i].top_token);
-    return top;
-}
-
-/* The row's likeliest candidate. */
-static __device__ best row_likeliest(const struct sample_args &s, int r)
-{
-    const struct part *part = s.part + (int64_t)r * s.parts;
-    best top = NO_TOKEN;
-    for (int i = 0; i < s.parts; i++)
-        best_take(top, part[i].likeliest, part[i].likeliest_token);
+        best_take(top, candidate ? part[i].likeliest : part[i].top,
+                  candidate ? part[i].likeliest_token : part[i].top_token);
     return top;
 }
 
@@ -235,7 +235,8 @@ static __global__ void __launch_bounds__(THREADS) sample_survey(struct sample_ar
     const struct hzp_sample_row *row = s.a.row + r;
     slice x;
     slice_load(s.a.logits, x);
-    best top = slice_best(x), likeliest = top, winner = NO_TOKEN;
+    best top = slice_best(x), likeliest = top;
+    struct part *part = s.part + (int64_t)r * s.parts + blockIdx.x;
     float sum = 0;
 #pragma unroll
     for (int i = 0; i < PER; i++)
@@ -246,55 +247,45 @@ static __global__ void __launch_bounds__(THREADS) sample_survey(struct sample_ar
         slice_edit(s.a, x);
         likeliest = slice_best(x);
     }
+    if (threadIdx.x == 0)
+        *part = {mass, NO_TOKEN.value, (float)top.value, (float)likeliest.value,
+                 0,    top.token,      likeliest.token,  NO_TOKEN.token,
+                 odd};
     if (is_drawn(row) && isfinite(likeliest.value) && !cuts_some(row, s.a.logits.cols) &&
         !(row->min_p > 0))
-        winner = slice_draw(x, row, weigher{likeliest.value, 1.0 / (double)row->temperature});
-    if (threadIdx.x == 0)
-        s.part[(int64_t)r * s.parts + blockIdx.x] = {
-            mass,      winner.value,    (float)top.value, (float)likeliest.value,
-            top.token, likeliest.token, winner.token,     odd};
-    if (blockIdx.x == 0)
-        levels_clear(s.levels[r]);
+        slice_draw(x, row, weigher{likeliest.value, 1.0 / (double)row->temperature}, INFINITY,
+                   part);
     if (blockIdx.x == 0 && threadIdx.x == 0) {
+        s.levels[r] = {};
         s.list[r].count = 0;
         s.ranking[r] = {-1, 0, 0};
     }
 }
 
-static __global__ void __launch_bounds__(THREADS) sample_weigh(struct sample_args s)
+static __global__ void __launch_bounds__(THREADS, 2) sample_weigh(struct sample_args s)
 {
     wait_for_earlier();
     let_next_begin();
-    HZP_SHARED(struct levels, found);
     int r = blockIdx.y;
     const struct hzp_sample_row *row = s.a.row + r;
     bool cuts = cuts_some(row, s.a.logits.cols);
     if (!is_drawn(row) || !(cuts || row->min_p > 0))
         return;
-    best top = row_likeliest(s, r);
+    best top = row_top(s, r, true);
     if (!isfinite(top.value))
         return;
     weigher weight = {top.value, 1.0 / (double)row->temperature};
     slice x;
     slice_candidates(s.a, x);
     if (!cuts) {
-        best winner = slice_draw(x, row, weight);
-        struct part *part = s.part + (int64_t)r * s.parts + blockIdx.x;
-        if (threadIdx.x == 0) {
-            part->score = winner.value;
-            part->winner = winner.token;
-        }
+        slice_draw(x, row, weight, INFINITY, s.part + (int64_t)r * s.parts + blockIdx.x);
         return;
     }
     counted mine = {};
 #pragma unroll
     for (int i = 0; i < PER; i++)
         mine.add(weight, x.x[i]);
-    levels_clear(found);
-    __syncthreads();
-    levels_add(found, mine);
-    __syncthreads();
-    levels_merge(s.levels[r], found);
+    levels_add(s.levels[r], mine);
 }
 
 static __global__ void __launch_bounds__(THREADS) sample_list(struct sample_args s)
@@ -307,11 +298,16 @@ static __global__ void __launch_bounds__(THREADS) sample_list(struct sample_args
         return;
     slice x;
     slice_candidates(s.a, x);
-    best top = row_likeliest(s, r);
-    float floor;
-    if (!isfinite(top.value) || !level_find(row, vocab, s.levels[r], &floor))
+    best top = row_top(s, r, true);
+    int count;
+    if (!isfinite(top.value))
         return;
     weigher weight = {top.value, 1.0 / (double)row->temperature};
+    float floor = level_find(row, vocab, s.levels[r], &count);
+    if (count > LIST) {
+        slice_draw(x, row, weight, floor, s.part + (int64_t)r * s.parts + blockIdx.x);
+        return;
+    }
     shortlist &list = s.list[r];
 #pragma unroll
     for (int i = 0; i < PER; i++)
@@ -330,16 +326,16 @@ static __device__ int draw(row_state s, const struct sample_args &all, uint32_t 
 {
     const struct hzp_sample_row *row = s.row;
     int r = blockIdx.x;
-    best top = row_likeliest(all, r);
+    best top = row_top(all, r, true);
     if (!isfinite(top.value) || !(row->temperature > 0)) /* ties by the lower token */
         return top.token < s.vocab ? top.token : 0;
-    if (!cuts_some(row, s.vocab)) {
-        const struct part *part = all.part + (int64_t)r * all.parts;
-        best winner = NO_TOKEN;
-        for (int i = 0; i < all.parts; i++)
-            best_take(winner, part[i].score, part[i].winner);
-        return winner.token == NO_TOKEN.token ? top.token : winner.token;
-    }
+    const struct part *part = all.part + (int64_t)r * all.parts;
+    best won = NO_TOKEN;
+    for (int i = 0; i < all.parts; i++)
+        best_take(won, part[i].score, part[i].winner);
+    if (!cuts_some(row, s.vocab))
+        return won.token == NO_TOKEN.token ? top.token : won.token;
+    winner first = {won.token, won.token == NO_TOKEN.token ? 0 : part[won.token / SLICE].logit};
     const shortlist &kept = all.list[r];
     int count = kept.count;
     if (threadIdx.x == 0)
@@ -353,7 +349,8 @@ static __device__ int draw(row_state s, const struct sample_args &all, uint32_t 
         s.list = list;
     else
         plain_make(s, plain);
-    return draw_kept(s, weigher{top.value, 1.0 / (double)row->temperature}, top, all.levels[r].all);
+    return draw_kept(s, weigher{top.value, 1.0 / (double)row->temperature}, top, all.levels[r].all,
+                     first);
 }
 
 /* log sum exp of the raw logits; NaN if one of them is not finite. */
@@ -369,7 +366,7 @@ static __device__ double raw_lse(const struct sample_args &s, int r, double top)
     return odd ? (double)NAN : top + log(mass);
 }
 
-static __global__ void __launch_bounds__(THREADS) sample_settle(struct sample_args all)
+static __global__ void __launch_bounds__(THREADS, 2) sample_settle(struct sample_args all)
 {
     wait_for_earlier();
     let_next_begin();
@@ -379,7 +376,7 @@ static __global__ void __launch_bounds__(THREADS) sample_settle(struct sample_ar
     int r = blockIdx.x;
     row_state s = state_of(a, r);
     int token = s.row->given < 0 ? draw(s, all, plain, &list) : s.row->given;
-    best top = row_top(all, r);
+    best top = row_top(all, r, false);
     double lse = raw_lse(all, r, top.value);
     float logit = sane(s.logit[token]);
     if (threadIdx.x == 0) {

@@ -3,14 +3,18 @@
  *
  * top_k and top_p keep all candidates from some key upwards, where a key is the logit's bits in a
  * form that compares as an integer, then the token, lower first: unique, so ties need no special
- * case.  The key is found digit by digit from the top, by counting (top_k) or by summing the
- * weights (top_p) of the candidates of each digit. Weights are integers in units of 2^-45 of the
- * likeliest candidate's weight: sums do not depend on their order.
+ * case.  top_k's is found digit by digit from the top, by counting the candidates of each digit.
+ * top_p's is not needed: who wins among more candidates than it keeps, and is kept, wins among
+ * those that it keeps; a winner that it leaves out rules out all from there downwards, and the
+ * others draw again.  Weights are integers in units of 2^-45 of the likeliest candidate's weight: sums do not
+ * depend on their order.
  *
  * Only sample.cu includes it.
  */
 #ifndef HZP_DEVICE_CUDA_SAMPLE_CUH
 #define HZP_DEVICE_CUDA_SAMPLE_CUH
+
+#include <float.h>
 
 #include "device/cuda/kernel.cuh"
 #include "device/philox.h"
@@ -26,7 +30,8 @@ struct shortlist {
 
 /* Candidates of a row by their distance below the likeliest. */
 struct levels {
-    unsigned long long all, mass[LEVELS]; /* weight of all; of those down to each level */
+    unsigned long long all; /* weight of all */
+    float mass[LEVELS];     /* weight of those down to each level, by about LEVEL_ERROR of it */
     int count[LEVELS];
     int likely; /* candidates that can be drawn */
 };
@@ -123,26 +128,28 @@ static __device__ __forceinline__ uint64_t key_of(float logit, int token)
     return (uint64_t)bits << 32 | (uint32_t)~token;
 }
 
+static constexpr float UNITS = 35184372088832.0f, LEVEL_ERROR = 1e-4f;
+
 /* exp((logit - top) / temperature) in units of 2^-45. */
 struct weigher {
     double top, per_degree;
-    __device__ unsigned long long operator()(float logit) const
+    __device__ float share(float logit) const /* before it is rounded down to such a unit */
     {
         double x = ((double)logit - top) * per_degree;
         float hi = (float)x, lo = (float)(x - (double)hi);
-        if (!(hi > -40))
-            return 0;
-        return (unsigned long long)((double)(expf(hi) * (1 + lo)) * 35184372088832.0);
+        return hi > -40 ? expf(hi) * (1 + lo) * UNITS : 0;
+    }
+    __device__ unsigned long long operator()(float logit) const
+    {
+        return (unsigned long long)share(logit);
     }
 };
 
 /* The digit at which the amounts, from the last one down, reach `need`, and their sum above it. */
-static __device__ void digit_find(const unsigned long long *amount, unsigned long long need,
-                                  unsigned long long *found)
+static __device__ void digit_find(const int *amount, int need, int *found)
 {
     constexpr int EACH = DIGIT / 32;
-    int lane = threadIdx.x, digit = DIGIT - 1 - EACH * lane;
-    unsigned long long own = 0, sum;
+    int lane = threadIdx.x, digit = DIGIT - 1 - EACH * lane, own = 0, sum;
     if (lane >= 32)
         return;
     for (int i = 0; i < EACH; i++)
@@ -150,27 +157,24 @@ static __device__ void digit_find(const unsigned long long *amount, unsigned lon
     sum = own;
 #pragma unroll
     for (int by = 1; by < 32; by *= 2) {
-        unsigned long long before = __shfl_up_sync(~0u, sum, by);
+        int before = __shfl_up_sync(~0u, sum, by);
         sum += lane >= by ? before : 0;
     }
     unsigned reached = __ballot_sync(~0u, sum >= need);
     if (lane != (reached ? __ffs((int)reached) - 1 : 31))
         return;
-    unsigned long long above = sum - own;
+    int above = sum - own;
     for (int last = digit - EACH + 1; digit > last && above + amount[digit] < need; digit--)
         above += amount[digit];
-    found[0] = (unsigned long long)digit;
+    found[0] = digit;
     found[1] = above;
 }
 
-/* The least key such that the candidates from it upwards, but not without it, reach `need`: by
- * number, or (BY_WEIGHT) by weight.  Only keys from `from` upwards count. */
-template <bool BY_WEIGHT>
-static __device__ uint64_t cut_find(const row_state &s, const weigher &weight, uint64_t from,
-                                    unsigned long long need)
+/* The least of the `need` greatest keys. */
+static __device__ uint64_t cut_find(const row_state &s, int need)
 {
-    HZP_SHARED(unsigned long long, amount, [DIGIT]);
-    HZP_SHARED(unsigned long long, found, [2]);
+    HZP_SHARED(int, amount, [DIGIT]);
+    HZP_SHARED(int, found, [2]);
     uint64_t prefix = 0;
     for (int shift = 56; shift >= 0; shift -= 8) {
         for (int i = threadIdx.x; i < DIGIT; i += THREADS)
@@ -178,19 +182,28 @@ static __device__ uint64_t cut_find(const row_state &s, const weigher &weight, u
         __syncthreads();
         each_candidate(s, [&](float logit, int token) {
             uint64_t key = key_of(logit, token);
-            if (key < from || (shift < 56 && key >> (shift + 8) != prefix))
-                return;
-            unsigned long long w = BY_WEIGHT ? weight(logit) : 1;
-            if (w)
-                atomicAdd(&amount[key >> shift & 0xff], w);
+            if (shift == 56 || key >> (shift + 8) == prefix)
+                atomicAdd(&amount[key >> shift & 0xff], 1);
         });
         __syncthreads();
         digit_find(amount, need, found);
         __syncthreads();
-        prefix = prefix << 8 | found[0];
+        prefix = prefix << 8 | (uint64_t)found[0];
         need -= found[1];
     }
     return prefix;
+}
+
+/* The weight of the candidates from a key upwards. */
+static __device__ unsigned long long mass_from(const row_state &s, const weigher &weight,
+                                               uint64_t from)
+{
+    unsigned long long mass = 0;
+    each_candidate(s, [&](float logit, int token) {
+        if (key_of(logit, token) >= from)
+            mass += weight(logit);
+    });
+    return block_sum(mass);
 }
 
 /* The distance below the likeliest, in units of the temperature. */
@@ -211,103 +224,71 @@ static __device__ __forceinline__ bool cuts_some(const struct hzp_sample_row *ro
     return (row->top_k > 0 && row->top_k < vocab) || row->top_p < 1;
 }
 
-/* Adds a thread's candidate to what it counts down to each level. */
+/* Adds a thread's candidate to what it counts down to each level.  Four numbers are in a word, that
+ * of likely ones behind the levels', so that two blocks have room for all that on an SM. */
 struct counted {
-    unsigned long long mass[LEVELS], all;
-    int count[LEVELS], likely;
+    unsigned long long all;
+    float mass[LEVELS];
+    uint32_t count[LEVELS / 4 + 1];
+    __device__ __forceinline__ int number(int i) const
+    {
+        return (int)(count[i / 4] >> i % 4 * 8 & 0xff);
+    }
     __device__ __forceinline__ void add(const weigher &weight, float logit)
     {
-        float at = depth(weight, logit);
-        unsigned long long w = weight(logit);
-        all += w;
-        likely += w > 0;
+        float at = depth(weight, logit), w = weight.share(logit);
+        unsigned long long whole = (unsigned long long)w;
+        all += whole;
+        count[LEVELS / 4] += (uint32_t)(whole > 0) << LEVELS % 4 * 8;
 #pragma unroll
         for (int i = 0; i < LEVELS; i++)
             if (at <= level_depth(i)) {
                 mass[i] += w;
-                count[i]++;
+                count[i / 4] += 1u << i % 4 * 8;
             }
     }
 };
 
-/* Called by all threads, which have `counted` each; levels in shared memory. */
+/* Called by all threads, which have `counted` each. */
 static __device__ void levels_add(struct levels &to, const counted &mine)
 {
-    bool first = threadIdx.x % 32 == 0;
+    int lane = threadIdx.x % 32, count = 0, likely = warp_sum(mine.number(LEVELS));
     unsigned long long all = warp_sum(mine.all);
-    int likely = warp_sum(mine.likely);
-    if (first && likely > 0) {
+    float mass = 0;
+#pragma unroll
+    for (int i = 0; i < LEVELS; i++) {
+        int n = warp_sum(mine.number(i));
+        float m = warp_sum(mine.mass[i]);
+        count = lane == i ? n : count;
+        mass = lane == i ? m : mass;
+    }
+    if (count > 0) {
+        atomicAdd(&to.count[lane], count);
+        atomicAdd(&to.mass[lane], mass);
+    }
+    if (lane == 0 && likely > 0) {
         atomicAdd(&to.all, all);
         atomicAdd(&to.likely, likely);
     }
-#pragma unroll
-    for (int i = 0; i < LEVELS; i++) {
-        int count = warp_sum(mine.count[i]);
-        unsigned long long mass = warp_sum(mine.mass[i]);
-        if (first && count > 0) {
-            atomicAdd(&to.count[i], count);
-            atomicAdd(&to.mass[i], mass);
-        }
-    }
 }
 
-static __device__ void levels_clear(struct levels &l)
-{
-    int i = threadIdx.x;
-    if (i == 0)
-        l.all = 0, l.likely = 0;
-    if (i < LEVELS)
-        l.mass[i] = 0, l.count[i] = 0;
-}
-
-static __device__ void levels_merge(struct levels &to, const struct levels &from)
-{
-    int i = threadIdx.x;
-    if (i == 0) {
-        atomicAdd(&to.all, from.all);
-        atomicAdd(&to.likely, from.likely);
-    }
-    if (i < LEVELS && from.count[i] > 0) {
-        atomicAdd(&to.mass[i], from.mass[i]);
-        atomicAdd(&to.count[i], from.count[i]);
-    }
-}
-
-/* The first level whose candidates suffice and are at most LIST; false: there is none. */
-static __device__ bool level_find(const struct hzp_sample_row *row, int vocab,
-                                  const struct levels &of, float *ret_depth)
+/* The depth of the first level that holds all that top_k and top_p keep, INFINITY if none does; and
+ * how many candidates the level has. */
+static __device__ float level_find(const struct hzp_sample_row *row, int vocab,
+                                   const struct levels &of, int *ret_count)
 {
     int wanted = row->top_k < of.likely ? row->top_k : of.likely;
-    unsigned long long need = (unsigned long long)ceil((double)row->top_p * (double)of.all);
+    float need = row->top_p * (float)of.all * (1 + LEVEL_ERROR);
     bool by_number = row->top_k > 0 && row->top_k < vocab;
-    for (int i = 0; i < LEVELS; i++)
-        if ((by_number ? of.count[i] >= wanted : of.mass[i] >= need) && of.count[i] <= LIST) {
-            *ret_depth = level_depth(i);
-            return true;
+    float ret = INFINITY;
+    *ret_count = vocab;
+#pragma unroll
+    for (int i = LEVELS - 1; i >= 0; i--)
+        if (by_number ? of.count[i] >= wanted : of.mass[i] >= need) {
+            ret = level_depth(i);
+            *ret_count = of.count[i];
         }
-    return false;
-}
-
-/* The least key that top_k and top_p keep.  total: the weight of the whole vocabulary. */
-static __device__ uint64_t cut_key(const row_state &s, const weigher &weight,
-                                   unsigned long long total)
-{
-    const struct hzp_sample_row *row = s.row;
-    uint64_t from = 0;
-    if (row->top_k > 0 && row->top_k < s.vocab)
-        from = cut_find<false>(s, weight, 0, (unsigned long long)row->top_k);
-    if (row->top_p < 1) {
-        unsigned long long all = 0;
-        each_candidate(s, [&](float logit, int token) {
-            if (key_of(logit, token) >= from)
-                all += weight(logit);
-        });
-        all = from ? block_sum(all) : total;
-        unsigned long long need = (unsigned long long)ceil((double)row->top_p * (double)all);
-        uint64_t key = cut_find<true>(s, weight, from, need ? need : 1);
-        from = key > from ? key : from;
-    }
-    return from;
+    return ret;
 }
 
 /* Keys of a draw in float differ from those in double by at most this. */
@@ -338,36 +319,83 @@ static __device__ __forceinline__ double score_of(const struct hzp_sample_row *r
            hzp_draw_noise(row->seed, (uint32_t)token, row->position, row->choice);
 }
 
-/* Draws among the candidates that top_k, top_p and min_p keep.  total: the weight of all. */
-static __device__ int draw_kept(const row_state &s, const weigher &weight, const best &top,
-                                unsigned long long total)
+/* Who wins a draw; NO_TOKEN's token: nobody takes part. */
+struct winner {
+    int token;
+    float logit;
+};
+
+/* The winner among the candidates from a key upwards that min_p keeps. */
+static __device__ winner winner_from(const row_state &s, const weigher &weight, uint64_t from)
 {
+    HZP_SHARED(float, found);
     const struct hzp_sample_row *row = s.row;
-    uint64_t from = cuts_some(row, s.vocab) ? cut_key(s, weight, total) : 0;
     double least = least_of(row);
-    auto kept = [&](float logit, int token) {
-        return key_of(logit, token) >= from && logit > -INFINITY &&
-               (least == -INFINITY || ((double)logit - top.value) * weight.per_degree >= least);
+    float most = -INFINITY, next = -INFINITY;
+    winner first = {0, 0};
+    auto rough = [&](float logit, int token) {
+        double below = ((double)logit - weight.top) * weight.per_degree;
+        bool kept = key_of(logit, token) >= from && logit > -INFINITY &&
+                    (least == -INFINITY || below >= least);
+        return kept ? (float)below + rough_noise(row->seed, token, row->position, row->choice)
+                    : -INFINITY;
     };
+    each_candidate(s, [&](float logit, int token) {
+        float key = rough(logit, token);
+        next = fmaxf(next, fminf(key, most));
+        if (key > most) {
+            most = key;
+            first = {token, logit};
+        }
+    });
     /* Every float key is within `MARGIN` of the double one, less the largest logit's; a token
      * further below the maximum cannot win. */
-    float rough = -INFINITY;
-    auto rough_key = [&](float logit, int token) {
-        return (float)(((double)logit - top.value) * weight.per_degree) +
-               rough_noise(row->seed, token, row->position, row->choice);
+    float close = fmaxf(block_max(most) - MARGIN, -FLT_MAX);
+    best mine = NO_TOKEN;
+    auto take = [&](float logit, int token) {
+        best_take(mine, score_of(row, logit, token), token);
+        if (mine.token == token)
+            first = {token, logit};
     };
-    each_candidate(s, [&](float logit, int token) {
-        if (kept(logit, token))
-            rough = fmaxf(rough, rough_key(logit, token));
-    });
-    rough = block_max(rough);
-    best winner = NO_TOKEN;
-    each_candidate(s, [&](float logit, int token) {
-        if (kept(logit, token) && rough_key(logit, token) >= rough - MARGIN)
-            best_take(winner, score_of(row, logit, token), token);
-    });
-    winner = block_best(winner);
-    return winner.token == NO_TOKEN.token ? top.token : winner.token;
+    if (block_max(next) >= close) /* a thread has two that are close */
+        each_candidate(s, [&](float logit, int token) {
+            if (rough(logit, token) >= close)
+                take(logit, token);
+        });
+    else if (most >= close)
+        take(first.logit, first.token);
+    int token = block_best(mine).token;
+    if (mine.token == token && token != NO_TOKEN.token)
+        found = first.logit;
+    __syncthreads();
+    return {token, found};
+}
+
+/* Draws among the candidates that top_k, top_p and min_p keep.  total: the weight of all; first:
+ * the winner among these and others that min_p keeps, if it is known. */
+static __device__ int draw_kept(const row_state &s, const weigher &weight, const best &top,
+                                unsigned long long total, winner first)
+{
+    const struct hzp_sample_row *row = s.row;
+    uint64_t from = 0;
+    unsigned long long need = ~0ull;
+    if (row->top_k > 0 && row->top_k < s.vocab)
+        from = cut_find(s, row->top_k);
+    if (row->top_p < 1)
+        need = (unsigned long long)fmax(
+            ceil((double)row->top_p * (double)(from ? mass_from(s, weight, from) : total)), 1.0);
+    for (bool known = first.token != NO_TOKEN.token;; known = false) {
+        if (!known)
+            first = winner_from(s, weight, from);
+        if (first.token == NO_TOKEN.token)
+            return top.token;
+        uint64_t key = key_of(first.logit, first.token);
+        if (key >= from) {
+            if (need == ~0ull || mass_from(s, weight, key + 1) < need)
+                return first.token;
+            from = key + 1;
+        }
+    }
 }
 
 #endif

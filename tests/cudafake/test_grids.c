@@ -36,12 +36,12 @@ static const char *const limited[] = {
 
 /* Blocks for rows, tiles or parts; link_sum is on the link's stream, not on a lane's. */
 static const char *const unlimited[] = {
-    "rmsnorm",     "rmsnorm_bwd", "rope",          "rope_bwd",     "rope_bwd_wide", "rope_bwd_end",
-    "quantize",    "codes",       "sample_survey", "sample_weigh", "sample_list",   "sample_settle",
-    "sample_rank", "xent",        "embed_bwd",     "group_sums",   "group_end",     "sumsq",
-    "sumsq_end",   "audit",       "audit_end",     "flash",        "bwd_delta",     "bwd_keys",
-    "bwd_rows",    "attn_paged",  "attn_packed",   "packed_bwd_q", "packed_bwd_kv", "attn_lay",
-    "matmul",      "project",     "tiles_e4m3",    "link_sum",
+    "rmsnorm",    "rmsnorm_bwd",   "rope",         "rope_bwd",      "rope_bwd_wide", "rope_bwd_end",
+    "codes",      "sample_survey", "sample_weigh", "sample_list",   "sample_settle", "sample_rank",
+    "xent",       "embed_bwd",     "group_sums",   "group_end",     "sumsq",         "sumsq_end",
+    "audit",      "audit_end",     "flash",        "bwd_delta",     "bwd_keys",      "bwd_rows",
+    "attn_paged", "attn_packed",   "packed_bwd_q", "packed_bwd_kv", "attn_lay",      "matmul",
+    "project",    "tiles_e4m3",    "link_sum",
 };
 
 static bool listed(const char *const *list, int count, const char *name)

@@ -51,9 +51,10 @@ static void test_accumulation(struct fixture *f)
             sumsq += (double)y[i] * (double)y[i];
         }
     }
-    /* float32 sums in another order: a library may also split the two shapes differently */
-    check(f, "1 x 16 against 16 x 1", worst, 3e-6);
+    /* float32 sums in another order: a library may also split the two shapes differently.  Where
+     * norms enlarge what is small, as in olmo3, either is as far from float64. */
     double norm = number(golden, "grad_norm");
+    check(f, "1 x 16 against 16 x 1", worst, 3e-6 * norm);
     check(f, "gradient norm of 16 x 1", fabs(sqrt(sumsq) / learned - norm), 1e-4 * norm);
     fixture_units_free(&whole);
     fixture_units_free(&parts);

@@ -6,7 +6,7 @@
 #include "device/bf16.h"
 #include "tests/opcheck/opcheck.h"
 
-enum kind { GREEDY, EDITS, DRAW, CUTS, FLAT, ODD, TIES, ALL, MASKS, FLAT_MASKS };
+enum kind { GREEDY, EDITS, DRAW, CUTS, FLAT, ODD, TIES, ALL, MASKS, FLAT_MASKS, MANY };
 static const char *const kinds[] = {"greedy",
                                     "greedy, edits",
                                     "draw",
@@ -16,7 +16,8 @@ static const char *const kinds[] = {"greedy",
                                     "ties by edits",
                                     "all at once",
                                     "all, and the mask",
-                                    "flat, all, and the mask"};
+                                    "flat, all, and the mask",
+                                    "most by top_p"};
 
 /* Every edit of a row has a token of its own. */
 static int32_t edits_make(struct oc_io *io, struct hzp_logit_edit *edit, int32_t vocab)
@@ -35,7 +36,7 @@ static int32_t edits_make(struct oc_io *io, struct hzp_logit_edit *edit, int32_t
 static void row_make(struct oc_io *io, enum kind kind, int32_t r, int32_t vocab,
                      struct hzp_sample_row *row)
 {
-    bool any = kind >= ALL;
+    bool any = kind >= ALL && kind != MANY;
     *row = (struct hzp_sample_row){.top_p = 1, .repetition = 1, .given = -1};
     row->seed = oc_random(&io->rng);
     row->position = (uint32_t)r * 17;
@@ -54,6 +55,11 @@ static void row_make(struct oc_io *io, enum kind kind, int32_t r, int32_t vocab,
     }
     if ((kind == FLAT || kind == FLAT_MASKS) && row->temperature > 0)
         row->temperature = 30;
+    if (kind == MANY) { /* so many that no list holds them */
+        row->top_k = 0, row->min_p = 0;
+        row->top_p = r % 4 == 3 ? 0.6f : 0.95f;
+        row->temperature = 1.875f;
+    }
     if (any && r % 5 == 2)
         row->given = r % 2 ? vocab - 1 : 0;
 }
@@ -123,7 +129,7 @@ static void build_sample(struct oc_io *io, const struct oc_case *c)
         oc_bytes(io, "edit", (size_t)rows * EDITS_MOST * sizeof(*edit), OC_IN);
     int32_t words = hzp_mask_words(vocab), masks = 0;
     uint32_t *mask = NULL;
-    if (kind >= MASKS)
+    if (kind == MASKS || kind == FLAT_MASKS)
         mask = oc_bytes(io, "mask", (size_t)(rows * words) * sizeof(*mask), OC_IN);
 
     a.logits = oc_mat(io, "logits", rows, vocab, HZP_F32, OC_SCRATCH);
@@ -145,13 +151,14 @@ static void build_sample(struct oc_io *io, const struct oc_case *c)
         row_make(io, kind, r, vocab, &row[r]);
         row[r].tops = c->p[3] ? oc_below(io, c->p[3] + 1) : 0;
         row[r].edit0 = used;
-        row[r].edits =
-            kind == EDITS || (kind >= ALL && r % 3) ? edits_make(io, edit + used, vocab) : 0;
+        row[r].edits = kind == EDITS || (kind >= ALL && kind != MANY && r % 3)
+                           ? edits_make(io, edit + used, vocab)
+                           : 0;
         if (kind == ODD)
             odd_make(io, r, &a.logits, &row[r]);
         if (kind == TIES)
             row[r].edits = tie_make(r, &a.logits, &row[r], edit + used);
-        if (kind >= MASKS && r % 7) {
+        if (mask && r % 7) {
             uint32_t *own = mask + masks * words;
             mask_make(io, r, vocab, own);
             row[r].mask = ++masks;
@@ -198,6 +205,9 @@ const struct oc_case oc_cases_sample[] = {
     SAMPLE(OC_GAPS, 33, 96, MASKS, 0),
     SAMPLE(0, 26, 32001, MASKS, 20),
     SAMPLE(OC_GAPS, 16, 16385, FLAT_MASKS, 0),
+    SAMPLE(OC_GAPS, 24, 16385, MANY, 0),
+    SAMPLE(OC_BENCH, 256, 128256, MANY, 0),
+    SAMPLE(OC_BENCH, 256, 128256, GREEDY, 0),
     SAMPLE(OC_BENCH, 16, 128256, GREEDY, 0),
     SAMPLE(OC_BENCH, 16, 128256, DRAW, 0),
     SAMPLE(OC_BENCH, 16, 128256, CUTS, 0),
