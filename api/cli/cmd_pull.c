@@ -15,6 +15,7 @@
 #include "api/learn/upload.h"
 #include "base/arena.h"
 #include "base/file.h"
+#include "base/hash.h"
 #include "weights/layout.h"
 #include "weights/model_dir.h"
 
