@@ -49,6 +49,14 @@ char *hzp_xstrdup(const char *text)
     return memcpy(hzp_xmalloc(size), text, size);
 }
 
+void *hzp_xgrow(void *array, int32_t *room, int32_t need, size_t size)
+{
+    if (need <= *room)
+        return array;
+    *room = HZP_MAX(HZP_MAX(2 * *room, 16), need);
+    return hzp_xrealloc(array, (size_t)*room * size);
+}
+
 void hzp_arena_init(struct hzp_arena *arena)
 {
     arena->first = arena->now = NULL;

@@ -38,4 +38,9 @@ void *hzp_xcalloc(size_t n, size_t size);
 void *hzp_xrealloc(void *old, size_t size);
 char *hzp_xstrdup(const char *text);
 
+/* An array with room for at least `need` elements of this size: the same one if it has that, else
+ * one of at least twice the room with the same contents.  *room: elements it has room for; 0 with
+ * array NULL at first. */
+void *hzp_xgrow(void *array, int32_t *room, int32_t need, size_t size);
+
 #endif

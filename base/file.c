@@ -5,9 +5,69 @@
 #include <fcntl.h>
 #include <limits.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
+
+int hzp_file_open(const char *path, uint64_t *ret_size, struct hzp_err_text *reterr)
+{
+    struct stat st;
+    /* O_NONBLOCK: opening a pipe without a writer would block forever. */
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    if (fd < 0)
+        return hzp_fail(reterr, errno == ENOENT || errno == ENOTDIR ? HZP_ENOENT : HZP_EIO,
+                        "%s: %s", path, strerror(errno));
+    if (fstat(fd, &st) < 0) {
+        int error = errno;
+        close(fd);
+        return hzp_fail(reterr, HZP_EIO, "%s: %s", path, strerror(error));
+    }
+    if (!S_ISREG(st.st_mode)) {
+        close(fd);
+        return hzp_fail(reterr, HZP_EIO, "%s: is %s, not a regular file", path,
+                        S_ISDIR(st.st_mode) ? "a directory" : "a device or a pipe");
+    }
+    *ret_size = (uint64_t)st.st_size;
+    return fd;
+}
+
+static int read_all(int fd, const char *path, char *text, size_t size, struct hzp_err_text *reterr)
+{
+    for (size_t got = 0; got < size;) {
+        ssize_t n = read(fd, text + got, size - got);
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n <= 0)
+            return hzp_fail(reterr, HZP_EIO, "%s: %s", path,
+                            n ? strerror(errno) : "has become shorter while it was read");
+        got += (size_t)n;
+    }
+    text[size] = 0;
+    return HZP_OK;
+}
+
+int hzp_file_read(const char *path, uint64_t most, char **ret, size_t *ret_bytes,
+                  struct hzp_err_text *reterr)
+{
+    uint64_t size;
+    int fd = hzp_file_open(path, &size, reterr);
+    HZP_TRY(fd);
+    char *text = size <= most && size < SIZE_MAX ? malloc((size_t)size + 1) : NULL;
+    int r = text          ? read_all(fd, path, text, (size_t)size, reterr)
+            : size > most ? hzp_fail(reterr, HZP_EFORMAT, "%s: %llu bytes; at most %llu are read",
+                                     path, (unsigned long long)size, (unsigned long long)most)
+                          : hzp_fail(reterr, HZP_ENOMEM, "%s: not enough memory for its %llu bytes",
+                                     path, (unsigned long long)size);
+    close(fd);
+    if (r < 0) {
+        free(text);
+        return r;
+    }
+    *ret = text;
+    *ret_bytes = (size_t)size;
+    return HZP_OK;
+}
 
 static const size_t write_most = (size_t)1 << 30; /* by one call of the system */
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* base/file.h - files that are on disk when the call returns.
+/* base/file.h - files: read as a whole, and on disk when a call that writes returns.
  *
  * Invariant: a file that hzp_file_put() writes is at its path whole or not at all, also after a
  * power cut; its name is there after a power cut once its directory was synced.
@@ -10,6 +10,15 @@
 #define HZP_BASE_FILE_H
 
 #include "base/err.h"
+
+/* Opens a regular file for reading; *ret_size is its size in bytes.  Returns the descriptor, which
+ * the caller closes, or HZP_ENOENT, HZP_EIO (also for a directory or a pipe). */
+int hzp_file_open(const char *path, uint64_t *ret_size, struct hzp_err_text *reterr);
+
+/* Reads a regular file as a whole, with a 0 behind its bytes; the caller frees *ret.  HZP_ENOENT,
+ * HZP_EIO; HZP_EFORMAT: it has more than `most` bytes; HZP_ENOMEM. */
+int hzp_file_read(const char *path, uint64_t most, char **ret, size_t *ret_bytes,
+                  struct hzp_err_text *reterr);
 
 /* Writes all of it, in several calls where the system takes less.  HZP_EIO: errno says why. */
 int hzp_file_write(int fd, const void *data, size_t size);

@@ -3,7 +3,7 @@
 
 #include "weights/config_read.h"
 #include "weights/families.h"
-#include "weights/json_file.h"
+#include "base/json_file.h"
 
 #include <limits.h>
 #include <math.h>
@@ -387,7 +387,7 @@ int hzp_config_read(const char *dir, struct hzp_model_config *ret, struct hzp_er
     json_t *root;
     if (snprintf(path, sizeof(path), "%s/config.json", dir) >= (int)sizeof(path) - 32)
         return hzp_fail(reterr, HZP_EINVAL, "the model directory's path is too long");
-    HZP_TRY(hzp_json_read(path, CONFIG_BYTES_MAX, &root, reterr));
+    HZP_TRY(hzp_json_read(path, CONFIG_BYTES_MAX, HZP_JSON_UNIQUE, &root, reterr));
     src.root = root;
     int r = read_all(&src, &c);
     json_decref(root);
@@ -395,7 +395,7 @@ int hzp_config_read(const char *dir, struct hzp_model_config *ret, struct hzp_er
 
     snprintf(path, sizeof(path), "%s/generation_config.json", dir);
     struct hzp_err_text text = {.text = ""};
-    r = hzp_json_read(path, CONFIG_BYTES_MAX, &root, &text);
+    r = hzp_json_read(path, CONFIG_BYTES_MAX, HZP_JSON_UNIQUE, &root, &text);
     if (r == HZP_OK) {
         src.root = root;
         src.reterr = &text;

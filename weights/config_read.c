@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "weights/config_read.h"
 
-#include "weights/json_file.h"
+#include "base/json.h"
 
 #include <math.h>
 

@@ -252,6 +252,22 @@ void hzp_layout_pad(struct hzp_layout *layout, size_t granule)
         layout->unit[u].room = HZP_ROUND_UP(layout->unit[u].elements, granule);
 }
 
+size_t hzp_layout_largest(const struct hzp_layout *layout)
+{
+    size_t largest = 0;
+    for (int32_t u = 0; u < layout->units; u++)
+        largest = HZP_MAX(largest, layout->unit[u].elements);
+    return largest;
+}
+
+size_t hzp_layout_largest_room(const struct hzp_layout *layout)
+{
+    size_t largest = 0;
+    for (int32_t u = 0; u < layout->units; u++)
+        largest = HZP_MAX(largest, layout->unit[u].room);
+    return largest;
+}
+
 void hzp_layout_free(struct hzp_layout *layout)
 {
     free(layout->tensor);

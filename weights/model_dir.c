@@ -4,7 +4,7 @@
 #include "base/arena.h"
 #include "weights/convert.h"
 #include "weights/families.h"
-#include "weights/json_file.h"
+#include "base/json_file.h"
 
 #include <inttypes.h>
 #include <limits.h>
@@ -104,7 +104,7 @@ static int list_files(struct hzp_model_reader *load)
         return hzp_fail(load->reterr, HZP_ENOENT,
                         "%s: has neither model.safetensors nor model.safetensors.index.json",
                         load->dir);
-    HZP_TRY(hzp_json_read(path, INDEX_BYTES_MAX, &root, load->reterr));
+    HZP_TRY(hzp_json_read(path, INDEX_BYTES_MAX, HZP_JSON_UNIQUE, &root, load->reterr));
     int r = read_index(load, path, root);
     json_decref(root);
     return r;

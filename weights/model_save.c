@@ -3,7 +3,7 @@
 
 #include "base/arena.h"
 #include "base/file.h"
-#include "weights/json_file.h"
+#include "base/json_file.h"
 #include "weights/safetensors.h"
 
 #include <errno.h>
@@ -58,7 +58,7 @@ static int write_config(const struct save *save)
     char path[PATH_MAX];
     json_t *root;
     snprintf(path, sizeof(path), "%s/config.json", save->source_dir);
-    HZP_TRY(hzp_json_read(path, CONFIG_BYTES_MAX, &root, save->reterr));
+    HZP_TRY(hzp_json_read(path, CONFIG_BYTES_MAX, HZP_JSON_UNIQUE, &root, save->reterr));
     const char *type = save->type == HZP_BF16 ? "bfloat16" : "float32";
     /* transformers reads either name; the newer one is kept if present. */
     if (json_object_get(root, "dtype"))
@@ -73,31 +73,14 @@ static int write_config(const struct save *save)
 /* Copies source_dir/name if it exists. */
 static int copy_file(const struct save *save, const char *name)
 {
-    char path[PATH_MAX];
-    uint64_t size;
-    struct hzp_err_text text;
+    char path[PATH_MAX], *data;
+    size_t bytes;
+    struct hzp_err_text err;
     snprintf(path, sizeof(path), "%s/%s", save->source_dir, name);
-    int fd = hzp_open_regular(path, &size, &text);
-    if (fd == HZP_ENOENT)
-        return HZP_OK;
-    if (fd < 0)
-        return hzp_fail(save->reterr, fd, "%s", text.text);
-    char *data = size <= copied_bytes_max ? malloc((size_t)size + 1) : NULL;
-    size_t got = 0;
-    int r = HZP_OK;
-    if (!data)
-        r = hzp_fail(save->reterr, HZP_EFORMAT, "%s: too large to copy", path);
-    while (r == HZP_OK && got < size) {
-        ssize_t n = read(fd, data + got, (size_t)size - got);
-        if (n < 0 && errno != EINTR)
-            r = fail_io(save, path, "read");
-        if (n == 0)
-            break;
-        got += n > 0 ? (size_t)n : 0;
-    }
-    close(fd);
-    if (r == HZP_OK)
-        r = write_file(save, name, data, got);
+    int r = hzp_file_read(path, copied_bytes_max, &data, &bytes, &err);
+    if (r < 0)
+        return r == HZP_ENOENT ? HZP_OK : hzp_fail(save->reterr, r, "%s", err.text);
+    r = write_file(save, name, data, bytes);
     free(data);
     return r;
 }

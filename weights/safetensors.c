@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "weights/safetensors.h"
 
-#include "weights/json_file.h"
+#include "base/file.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -502,7 +502,7 @@ static int read_at(const struct hzp_safetensors *st, uint64_t at, void *ret, siz
 
 static int open_file(const char *path, struct hzp_safetensors *st, struct hzp_err_text *reterr)
 {
-    st->fd = hzp_open_regular(path, &st->size, reterr);
+    st->fd = hzp_file_open(path, &st->size, reterr);
     if (st->fd < 0)
         return st->fd;
     st->path = strdup(path);

@@ -3,7 +3,7 @@
 
 #include "base/arena.h"
 #include "base/file.h"
-#include "weights/json_file.h"
+#include "base/json.h"
 
 #include <errno.h>
 #include <fcntl.h>

@@ -152,10 +152,7 @@ int hzp_units_fill(struct hzp_device *dev, const struct hzp_units *units, hzp_un
     void *buffer = NULL;
     int r = HZP_OK;
     if (!direct) {
-        size_t largest = 0;
-        for (int32_t u = 0; u < units->layout->units; u++)
-            largest = HZP_MAX(largest, units->layout->unit[u].elements);
-        largest *= hzp_dtype_size(units->type);
+        size_t largest = hzp_layout_largest(units->layout) * hzp_dtype_size(units->type);
         HZP_TRY(alloc_host(dev, largest, &buffer));
     }
     for (int32_t u = 0; u < units->layout->units && r >= 0; u++) {

@@ -658,11 +658,8 @@ void hzp_weights_add_unlearned(struct hzp_weights *w, int64_t number)
 {
     if (hzp_weights_unlearned(w, number))
         return;
-    if (w->unlearned_count == w->unlearned_room) {
-        w->unlearned_room = HZP_MAX(64, 2 * w->unlearned_room);
-        w->unlearned =
-            hzp_xrealloc(w->unlearned, (size_t)w->unlearned_room * sizeof(*w->unlearned));
-    }
+    w->unlearned =
+        hzp_xgrow(w->unlearned, &w->unlearned_room, w->unlearned_count + 1, sizeof(*w->unlearned));
     int32_t i = unlearned_at(w, number);
     memmove(w->unlearned + i + 1, w->unlearned + i,
             (size_t)(w->unlearned_count - i) * sizeof(*w->unlearned));

@@ -15,6 +15,7 @@
 #include "api/learn/upload.h"
 #include "base/arena.h"
 #include "base/file.h"
+#include "base/hash.h"
 #include "weights/layout.h"
 #include "weights/model_dir.h"
 
@@ -235,13 +236,8 @@ static int read_unit(void *ctx, int32_t u, const void **ret, struct hzp_err_text
 static int write_model(struct pull *p, const char *to)
 {
     char path[PATH_MAX + 16], checksum[20];
-    size_t largest = 1;
     struct hzp_unit_source source = {read_unit, p};
-    for (int32_t u = 0; u < p->layout.units; u++) {
-        size_t bytes = (size_t)hzp_manifest_unit_bytes(&p->layout, p->m.type, u);
-        largest = HZP_MAX(largest, bytes);
-    }
-    p->unit = malloc(largest);
+    p->unit = malloc(hzp_layout_largest(&p->layout) * hzp_dtype_size(p->m.type));
     if (!p->unit)
         return hzp_fail(p->reterr, HZP_ENOMEM, "not enough memory for a unit");
     hzp_checkpoint_remove(to);

@@ -8,7 +8,7 @@
 #include "api/cli/transfer.h"
 #include "api/learn/manifest.h"
 #include "base/arena.h"
-#include "weights/json_file.h"
+#include "base/json_file.h"
 #include "weights/layout.h"
 #include "weights/model_dir.h"
 
@@ -115,7 +115,8 @@ static void name_source(const struct push *p, char *ret, size_t size)
     snprintf(path, sizeof(path), "%s/pulled.json", p->dir);
     hzp_checksum_text(p->m.checksum, checksum);
     json_t *json = NULL;
-    hzp_json_read(path, PULLED_BYTES_MAX, &json, NULL); /* without it the directory is named */
+    hzp_json_read(path, PULLED_BYTES_MAX, HZP_JSON_UNIQUE, &json,
+                  NULL); /* without it the directory is named */
     const char *url = json_string_value(json_object_get(json, "source"));
     json_int_t version = json_integer_value(json_object_get(json, "version"));
     const char *then = json_string_value(json_object_get(json, "checksum"));

@@ -20,6 +20,7 @@
 #include "api/learn/train_log.h"
 #include "base/arena.h"
 #include "base/file.h"
+#include "base/hash.h"
 #include "base/log.h"
 #include "train/checks/evaluate.h"
 #include "weights/model_dir.h"
@@ -34,7 +35,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-static const float init_std = 0.02f; /* for the weights of a model from scratch */
+static const float init_std = 0.02f;   /* for the weights of a model from scratch */
+enum { COPIED_BYTES_MAX = 256 << 20 }; /* of a tokenizer's file */
 enum { DRAW_MAX = 65536, DRAWS_COUNTED_MAX = 300000000 }; /* counting those takes a few seconds */
 static const uint64_t slice_ns = 100000000;               /* interval of checks for signals */
 
@@ -90,26 +92,21 @@ static void on_update(void *ctx, const struct hzp_update_report *report)
 
 /* --- Where the model comes from --------------------------------------------------------------- */
 
+/* Copies from_dir/name if it exists: the reader of a required file reports that it is missing. */
 static int copy_file(const char *from_dir, const char *to_dir, const char *name,
                      struct hzp_err_text *reterr)
 {
-    char from[PATH_MAX], to[PATH_MAX], block[65536];
+    char from[PATH_MAX], to[PATH_MAX], *data;
+    size_t bytes;
+    struct hzp_err_text err;
     snprintf(from, sizeof(from), "%s/%s", from_dir, name);
     snprintf(to, sizeof(to), "%s/%s", to_dir, name);
-    FILE *in = fopen(from, "rb");
-    if (!in)
-        return HZP_OK; /* the reader of a required file reports that it is missing */
-    FILE *out = fopen(to, "wb");
-    size_t n;
-    bool failed = !out;
-    while (!failed && (n = fread(block, 1, sizeof(block), in)) > 0)
-        failed = fwrite(block, 1, n, out) != n;
-    failed = failed || ferror(in);
-    fclose(in);
-    if (out && fclose(out) != 0)
-        failed = true;
-    return failed ? hzp_fail(reterr, HZP_EIO, "%s: cannot be written: %s", to, strerror(errno))
-                  : HZP_OK;
+    int r = hzp_file_read(from, COPIED_BYTES_MAX, &data, &bytes, &err);
+    if (r < 0)
+        return r == HZP_ENOENT ? HZP_OK : hzp_fail(reterr, r, "%s", err.text);
+    r = hzp_file_put(to, data, bytes, reterr);
+    free(data);
+    return r;
 }
 
 /* The directory of config.json; path names the directory or the file itself. */
@@ -206,7 +203,7 @@ static uint64_t hash_words(uint64_t hash, const void *word, int32_t count)
 static void describe_data(struct run *run, const struct data *data)
 {
     int64_t tokens = 0;
-    uint64_t hash = 0xcbf29ce484222325u;
+    uint64_t hash = HZP_FNV;
     for (int32_t i = 0; i < data->count; i++) {
         const struct hzp_sample *s = data->sample[i];
         tokens += s->count;

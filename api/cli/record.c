@@ -2,6 +2,7 @@
 #include "api/cli/record.h"
 
 #include "api/cli/option_table.h"
+#include "base/hash.h"
 #include "base/version.h"
 
 #include <dirent.h>
@@ -32,14 +33,6 @@ static void put(struct writer *w, const char *format, ...)
         w->used += (size_t)n;
 }
 
-static uint64_t hash(uint64_t h, const void *data, size_t size)
-{
-    const unsigned char *byte = data;
-    for (size_t i = 0; i < size; i++)
-        h = (h ^ byte[i]) * 0x100000001b3u; /* FNV-1a */
-    return h;
-}
-
 /* Hashes the file's name and size, its first and last 64 KiB (headers of weight files name all
  * tensors), and SAMPLES blocks between: another training of the same model differs everywhere. */
 static int hash_file(const char *dir, const char *name, uint64_t *h, struct hzp_err_text *reterr)
@@ -52,14 +45,14 @@ static int hash_file(const char *dir, const char *name, uint64_t *h, struct hzp_
     if (!file)
         return hzp_fail(reterr, HZP_EIO, "%s: cannot be read: %s", path, strerror(errno));
     size_t first = fread(block, 1, sizeof(block), file);
-    *h = hash(hash(*h, name, strlen(name)), block, first);
+    *h = hzp_fnv(hzp_fnv(*h, name, strlen(name)), block, first);
     long size = fseek(file, 0, SEEK_END) == 0 ? ftell(file) : -1;
-    *h = hash(*h, &size, sizeof(size));
+    *h = hzp_fnv(*h, &size, sizeof(size));
     if (size > (long)sizeof(block) && fseek(file, -(long)sizeof(block), SEEK_END) == 0)
-        *h = hash(*h, block, fread(block, 1, sizeof(block), file));
+        *h = hzp_fnv(*h, block, fread(block, 1, sizeof(block), file));
     for (long i = 1; i <= SAMPLES && size > (long)sizeof(block); i++)
         if (fseek(file, size / (SAMPLES + 1) * i, SEEK_SET) == 0)
-            *h = hash(*h, block, fread(block, 1, SAMPLE_BYTES, file));
+            *h = hzp_fnv(*h, block, fread(block, 1, SAMPLE_BYTES, file));
     bool failed = size < 0 || ferror(file);
     fclose(file);
     return failed ? hzp_fail(reterr, HZP_EIO, "%s: cannot be read", path) : HZP_OK;
@@ -76,7 +69,7 @@ static int is_part(const struct dirent *entry)
 static int put_model(struct writer *w, const char *dir, struct hzp_err_text *reterr)
 {
     struct dirent **entry = NULL;
-    uint64_t h = 0xcbf29ce484222325u;
+    uint64_t h = HZP_FNV;
     int n = dir ? scandir(dir, &entry, is_part, alphasort) : 0, r = HZP_OK;
     if (n < 0)
         return hzp_fail(reterr, HZP_EIO, "%s: cannot be read: %s", dir, strerror(errno));

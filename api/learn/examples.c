@@ -1,13 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "api/learn/examples_parts.h"
 
-#include "api/learn/fingerprint.h"
 #include "api/learn/splitter.h"
 #include "base/arena.h"
 #include "base/json.h"
 #include "base/log.h"
 #include "text/chat/learned.h"
-#include "weights/json_file.h"
 
 #include <errno.h>
 #include <jansson.h>

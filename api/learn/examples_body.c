@@ -2,11 +2,10 @@
 /* api/learn/examples_body.c - bodies of examples, whole or in pieces: parsed, and accepted. */
 #include "api/learn/csv.h"
 #include "api/learn/examples_parts.h"
-#include "api/learn/fingerprint.h"
 #include "api/learn/splitter.h"
 #include "base/arena.h"
+#include "base/hash.h"
 #include "base/json.h"
-#include "weights/json_file.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -2,8 +2,8 @@
 /* api/learn/examples_file.c - files of examples, read as a whole, with a report of it. */
 #include "api/learn/csv.h"
 #include "api/learn/examples_parts.h"
+#include "base/file.h"
 #include "base/log.h"
-#include "weights/json_file.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -38,31 +38,6 @@ static int load_text(struct hzp_parse *p, const char *body, size_t bytes)
         if (!mark)
             break;
     }
-    return HZP_OK;
-}
-
-/* Reads a file of this size; the caller frees *ret. */
-static int read_file(int fd, const char *path, uint64_t size, char **ret,
-                     struct hzp_err_text *reterr)
-{
-    if (!size)
-        return hzp_fail(reterr, HZP_EINVAL, "%s: is empty", path);
-    char *body = size < SIZE_MAX ? malloc((size_t)size) : NULL;
-    if (!body)
-        return hzp_fail(reterr, HZP_ENOMEM, "%s: not enough memory for its %llu bytes", path,
-                        (unsigned long long)size);
-    for (size_t at = 0; at < size;) {
-        ssize_t n = read(fd, body + at, HZP_MIN((size_t)size - at, (size_t)1 << 30));
-        if (n < 0 && errno == EINTR)
-            continue;
-        if (n <= 0) {
-            free(body);
-            return hzp_fail(reterr, HZP_EIO, "%s: %s", path,
-                            n ? strerror(errno) : "has become shorter while it was read");
-        }
-        at += (size_t)n;
-    }
-    *ret = body;
     return HZP_OK;
 }
 
@@ -155,28 +130,25 @@ static int report(const struct hzp_parse *p, const char *path)
 int hzp_examples_load(const struct hzp_examples *ex, const char *path, struct hzp_sample ***ret,
                       int32_t *ret_count, struct hzp_err_text *reterr)
 {
-    uint64_t size;
+    char *body;
+    size_t size;
     struct hzp_err_text err = {{0}, {0}};
-    int fd = hzp_open_regular(path, &size, reterr);
-    if (fd < 0)
-        return fd;
-    char *body = NULL;
-    int r = read_file(fd, path, size, &body, reterr);
-    close(fd);
-    if (r < 0)
-        return r;
-
+    int r = hzp_file_read(path, UINT64_MAX, &body, &size, reterr);
+    HZP_TRY(r);
+    if (!size) {
+        free(body);
+        return hzp_fail(reterr, HZP_EINVAL, "%s: is empty", path);
+    }
     struct hzp_parse_found found = {0};
     struct hzp_examples loose = *ex;
     loose.split = true;
     struct hzp_parse p = {.ex = &loose, .found = &found, .reterr = &err};
     if (ends_in(path, ".txt"))
-        r = load_text(&p, body, (size_t)size);
+        r = load_text(&p, body, size);
     else if (ends_in(path, ".csv") || ends_in(path, ".tsv"))
-        r = hzp_csv_read(body, (size_t)size, ends_in(path, ".tsv") ? '\t' : ',', hzp_parse_row, &p,
-                         &err);
+        r = hzp_csv_read(body, size, ends_in(path, ".tsv") ? '\t' : ',', hzp_parse_row, &p, &err);
     else
-        r = hzp_parse_body(&p, body, (size_t)size, "application/x-ndjson");
+        r = hzp_parse_body(&p, body, size, "application/x-ndjson");
     r = hzp_parse_take(&p, r < 0 ? r : judge(&p, &err), ret, ret_count);
     free(body);
     return r < 0 ? hzp_fail(reterr, r, "%s: %s", path, err.text) : report(&p, path);

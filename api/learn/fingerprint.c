@@ -2,6 +2,7 @@
 #include "api/learn/fingerprint.h"
 
 #include "base/arena.h"
+#include "base/hash.h"
 #include "weights/safetensors.h"
 
 #include <dirent.h>
@@ -31,14 +32,6 @@ struct sum {
     uint64_t sum;
     int32_t tensors;
 };
-
-uint64_t hzp_fnv(uint64_t hash, const void *data, size_t size)
-{
-    const unsigned char *byte = data;
-    for (size_t i = 0; i < size; i++)
-        hash = (hash ^ byte[i]) * 0x100000001b3u;
-    return hash;
-}
 
 void hzp_fingerprint_shapes(const struct hzp_layout *layout, struct hzp_tokenizer *tok,
                             char ret[HZP_FINGERPRINT_SIZE])

@@ -37,8 +37,4 @@ void hzp_fingerprint_files(const char *dir, char ret[HZP_FINGERPRINT_SIZE]);
 int hzp_fingerprint_tokenizer(const char *dir, char ret[HZP_FINGERPRINT_SIZE],
                               struct hzp_err_text *reterr);
 
-/* FNV-1a, continued from hash; begin with HZP_FNV. */
-#define HZP_FNV 0xcbf29ce484222325u
-uint64_t hzp_fnv(uint64_t hash, const void *data, size_t size);
-
 #endif

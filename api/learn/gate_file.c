@@ -55,10 +55,7 @@ static int32_t tag_of(struct hzp_gate_file *f, const json_t *object, const char 
 
 static void add_samples(struct group *g, struct hzp_sample **sample, int32_t count)
 {
-    if (g->count + count > g->room) {
-        g->room = HZP_MAX(2 * g->room, g->count + count);
-        g->sample = hzp_xrealloc(g->sample, (size_t)g->room * sizeof(*sample));
-    }
+    g->sample = hzp_xgrow(g->sample, &g->room, g->count + count, sizeof(*sample));
     memcpy(g->sample + g->count, sample, (size_t)count * sizeof(*sample));
     g->count += count;
 }

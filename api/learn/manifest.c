@@ -2,7 +2,9 @@
 #include "api/learn/manifest.h"
 
 #include "base/arena.h"
-#include "weights/json_file.h"
+#include "base/file.h"
+#include "base/hash.h"
+#include "base/json.h"
 #include "weights/model_dir.h"
 
 #include <errno.h>
@@ -79,7 +81,7 @@ int hzp_manifest_read_file(const char *dir, const char *name, uint64_t at, void 
     char path[PATH_MAX];
     uint64_t size;
     snprintf(path, sizeof(path), "%s/%s", dir, name);
-    int fd = hzp_open_regular(path, &size, reterr);
+    int fd = hzp_file_open(path, &size, reterr);
     HZP_TRY(fd);
     ssize_t n = pread(fd, ret, max, (off_t)at);
     int error = errno;

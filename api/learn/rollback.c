@@ -274,10 +274,7 @@ static int read_backlog(struct rollback *r, struct hzp_sample ***ret, int32_t *r
     int64_t after = HZP_MAX(r->numbers.learned_through, 0);
     struct hzp_sample *piece[PIECE];
     while ((n = hzp_sample_log_read(r->s->log, after, PIECE, piece, r->reterr)) > 0) {
-        if (count + n > room) {
-            room = HZP_MAX(2 * room, count + n);
-            all = hzp_xrealloc(all, (size_t)room * sizeof(*all));
-        }
+        all = hzp_xgrow(all, &room, count + n, sizeof(*all));
         memcpy(all + count, piece, (size_t)n * sizeof(*all));
         count += n;
         after = piece[n - 1]->sequence_number;

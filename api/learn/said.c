@@ -5,9 +5,9 @@
  * and the number of its example.  It is filled from the log, at first with the newest there.
  *
  * Thread: any but the engine's (one lock inside), because it reads the log. */
-#include "api/learn/fingerprint.h"
 #include "api/learn/state_private.h"
 #include "base/arena.h"
+#include "base/hash.h"
 
 #include <inttypes.h>
 #include <stdlib.h>

@@ -6,6 +6,7 @@
 #include "api/learn/state_private.h"
 #include "base/arena.h"
 #include "base/file.h"
+#include "base/hash.h"
 #include "base/log.h"
 #include "train/history/snapshot.h"
 #include "train/history/trainer_suspend.h"

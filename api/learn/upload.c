@@ -5,7 +5,6 @@
 #include "base/arena.h"
 #include "base/file.h"
 #include "base/thread.h"
-#include "weights/json_file.h"
 #include "weights/model_dir.h"
 
 #include <errno.h>
@@ -83,7 +82,7 @@ static int check_file(const struct hzp_upload *up, int32_t u, const char *tail, 
     uint64_t size = 0;
     *ret_bytes = *ret_checksum = 0;
     unit_path(up, u, tail, path);
-    int fd = hzp_open_regular(path, &size, &why), r = HZP_OK;
+    int fd = hzp_file_open(path, &size, &why), r = HZP_OK;
     if (fd < 0)
         return fd == HZP_ENOENT ? HZP_OK : hzp_fail(reterr, fd, "%s", why.text);
     char *buffer = hzp_xmalloc(HZP_TRANSFER_PIECE);
@@ -360,7 +359,7 @@ int hzp_upload_fill(void *ctx, int32_t u, const struct hzp_unit_view *host)
     char path[PATH_MAX];
     uint64_t size = 0, bytes = unit_bytes(up, u);
     unit_path(up, u, "", path);
-    int fd = hzp_open_regular(path, &size, fill->reterr), r = HZP_OK;
+    int fd = hzp_file_open(path, &size, fill->reterr), r = HZP_OK;
     HZP_TRY(fd);
     for (uint64_t at = 0; at < bytes && r >= 0;) {
         ssize_t n = pread(fd, (char *)host->base + at, (size_t)(bytes - at), (off_t)at);

@@ -286,10 +286,8 @@ static bool is_pinned(const struct hzp_cuda_device *dev, const void *ptr)
 static void pinned_add(struct hzp_cuda_device *dev, void *ptr, size_t size)
 {
     int at = pinned_until(dev, ptr);
-    if (dev->pinneds == dev->pinneds_room) {
-        dev->pinneds_room = HZP_MAX(2 * dev->pinneds_room, 64);
-        dev->pinned = hzp_xrealloc(dev->pinned, (size_t)dev->pinneds_room * sizeof(*dev->pinned));
-    }
+    dev->pinned =
+        hzp_xgrow(dev->pinned, &dev->pinneds_room, dev->pinneds + 1, sizeof(*dev->pinned));
     memmove(dev->pinned + at + 1, dev->pinned + at,
             (size_t)(dev->pinneds++ - at) * sizeof(*dev->pinned));
     dev->pinned[at].ptr = ptr;

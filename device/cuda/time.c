@@ -30,11 +30,8 @@ static int event_take(struct hzp_cuda_device *dev, cudaEvent_t *ret)
 
 static void event_give(struct hzp_cuda_device *dev, cudaEvent_t event)
 {
-    if (dev->clock.spares == dev->clock.room) {
-        dev->clock.room = HZP_MAX(256, 2 * dev->clock.room);
-        dev->clock.spare =
-            hzp_xrealloc(dev->clock.spare, (size_t)dev->clock.room * sizeof(*dev->clock.spare));
-    }
+    dev->clock.spare = hzp_xgrow(dev->clock.spare, &dev->clock.room, dev->clock.spares + 1,
+                                 sizeof(*dev->clock.spare));
     dev->clock.spare[dev->clock.spares++] = event;
 }
 
@@ -59,11 +56,8 @@ int hzp_cuda_lane_time(struct hzp_lane *lane, struct hzp_span *span)
 int hzp_cuda_time_begin(struct hzp_cuda_lane *lane)
 {
     struct hzp_cuda_device *dev = (struct hzp_cuda_device *)lane->base.dev;
-    if (lane->timings == lane->timings_room) {
-        lane->timings_room = HZP_MAX(256, 2 * lane->timings_room);
-        lane->timing =
-            hzp_xrealloc(lane->timing, (size_t)lane->timings_room * sizeof(*lane->timing));
-    }
+    lane->timing =
+        hzp_xgrow(lane->timing, &lane->timings_room, lane->timings + 1, sizeof(*lane->timing));
     struct hzp_cuda_timing *t = &lane->timing[lane->timings];
     HZP_TRY(event_take(dev, &t->begin));
     int r = event_take(dev, &t->end);

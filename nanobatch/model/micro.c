@@ -58,10 +58,7 @@ void hzp_micro_clear(struct hzp_micro *m)
 
 static void add_chunk(struct hzp_micro *m, int32_t from, int32_t to, int32_t *doc, int32_t *at)
 {
-    if (m->chunks == m->chunks_room) {
-        m->chunks_room = HZP_MAX(16, 2 * m->chunks_room);
-        m->chunk = hzp_xrealloc(m->chunk, (size_t)m->chunks_room * sizeof(*m->chunk));
-    }
+    m->chunk = hzp_xgrow(m->chunk, &m->chunks_room, m->chunks + 1, sizeof(*m->chunk));
     struct hzp_chunk *c = &m->chunk[m->chunks++];
     *c = (struct hzp_chunk){.row0 = from, .rows = to - from, .at = *at};
     while (m->row0[*doc + 1] <= from)

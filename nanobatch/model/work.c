@@ -12,6 +12,7 @@
 #include "nanobatch/model/work.h"
 
 #include "base/arena.h"
+#include "base/hash.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -336,17 +337,9 @@ int hzp_works_find(const struct hzp_works *works, int32_t i, const char **ret, s
     }
 }
 
-static uint64_t add_sum(uint64_t sum, const void *data, size_t bytes)
-{
-    const unsigned char *at = data;
-    for (size_t i = 0; i < bytes; i++)
-        sum = (sum ^ at[i]) * 0x100000001b3; /* FNV-1a */
-    return sum;
-}
-
 uint64_t hzp_work_sum(const void *work, size_t bytes, const void *follow, size_t follow_bytes)
 {
-    return add_sum(add_sum(0xcbf29ce484222325, work, bytes), follow, follow_bytes);
+    return hzp_fnv(hzp_fnv(HZP_FNV, work, bytes), follow, follow_bytes);
 }
 
 void hzp_work_build(struct hzp_plan *chain, const struct hzp_work *work,

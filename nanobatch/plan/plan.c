@@ -66,10 +66,7 @@ const char *hzp_lane_name_text(enum hzp_lane_name lane)
 
 static struct hzp_item *new_item(struct hzp_plan *plan)
 {
-    if (plan->items == plan->items_room) {
-        plan->items_room = HZP_MAX(256, 2 * plan->items_room);
-        plan->item = hzp_xrealloc(plan->item, (size_t)plan->items_room * sizeof(*plan->item));
-    }
+    plan->item = hzp_xgrow(plan->item, &plan->items_room, plan->items + 1, sizeof(*plan->item));
     struct hzp_item *item = &plan->item[plan->items++];
     memset(item, 0, sizeof(*item));
     item->wait0 = plan->waits;
@@ -97,10 +94,7 @@ int32_t hzp_plan_add(struct hzp_plan *plan, enum hzp_op op, enum hzp_lane_name l
 void hzp_plan_wait(struct hzp_plan *plan, int32_t earlier)
 {
     HZP_ASSERT(plan->items > 0 && earlier >= 0 && earlier < plan->items - 1);
-    if (plan->waits == plan->waits_room) {
-        plan->waits_room = HZP_MAX(256, 2 * plan->waits_room);
-        plan->wait = hzp_xrealloc(plan->wait, (size_t)plan->waits_room * sizeof(*plan->wait));
-    }
+    plan->wait = hzp_xgrow(plan->wait, &plan->waits_room, plan->waits + 1, sizeof(*plan->wait));
     plan->wait[plan->waits++] = earlier;
     plan->item[plan->items - 1].waits++;
 }

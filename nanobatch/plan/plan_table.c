@@ -91,10 +91,7 @@ int hzp_plan_table_set(struct hzp_plan_table *t, const struct hzp_plan_entry *en
             return hzp_fail(reterr, HZP_EBUSY, "plans: more than %d entries, or %d buckets",
                             HZP_PLAN_ENTRIES_MAX, HZP_BUCKETS_MAX);
         }
-        if (t->entries == t->room) {
-            t->room = HZP_MAX(64, 2 * t->room);
-            t->entry = hzp_xrealloc(t->entry, (size_t)t->room * sizeof(*t->entry));
-        }
+        t->entry = hzp_xgrow(t->entry, &t->room, t->entries + 1, sizeof(*t->entry));
         t->entries++;
     }
     t->entry[at] = *entry;

@@ -35,10 +35,7 @@ void hzp_transfers_begin(struct hzp_transfers *t)
 
 int32_t hzp_transfers_add(struct hzp_transfers *t, const struct hzp_transfer *what, int32_t after)
 {
-    if (t->entries == t->entries_room) {
-        t->entries_room = HZP_MAX(64, 2 * t->entries_room);
-        t->entry = hzp_xrealloc(t->entry, (size_t)t->entries_room * sizeof(*t->entry));
-    }
+    t->entry = hzp_xgrow(t->entry, &t->entries_room, t->entries + 1, sizeof(*t->entry));
     t->entry[t->entries] = (struct hzp_transfers_entry){.what = *what, .after = after};
     return t->entries++;
 }
@@ -55,11 +52,8 @@ void hzp_transfers_depend(struct hzp_transfers *t, int32_t item, int32_t transfe
         return;
     HZP_ASSERT(transfer < t->entries &&
                (!t->dependencies || t->dependency[t->dependencies - 1].item <= item));
-    if (t->dependencies == t->dependencies_room) {
-        t->dependencies_room = HZP_MAX(64, 2 * t->dependencies_room);
-        t->dependency =
-            hzp_xrealloc(t->dependency, (size_t)t->dependencies_room * sizeof(*t->dependency));
-    }
+    t->dependency = hzp_xgrow(t->dependency, &t->dependencies_room, t->dependencies + 1,
+                              sizeof(*t->dependency));
     t->dependency[t->dependencies++] = (struct hzp_dependency){item, transfer};
 }
 

@@ -73,10 +73,7 @@ struct hzp_measure {
 
 static void add_part(struct hzp_measure *m, struct part part)
 {
-    if (m->tables->parts == m->parts_room) {
-        m->parts_room = HZP_MAX(256, 2 * m->parts_room);
-        m->part = hzp_xrealloc(m->part, (size_t)m->parts_room * sizeof(*m->part));
-    }
+    m->part = hzp_xgrow(m->part, &m->parts_room, m->tables->parts + 1, sizeof(*m->part));
     part.pass = m->pass;
     m->part[m->tables->parts++] = part;
 }
@@ -262,10 +259,7 @@ static void take_plan(struct hzp_measure *m)
                (memcmp(&m->kinds[k].key, &new.key, sizeof(new.key)) != 0 ||
                 m->kinds[k].size.x != new.size.x || m->kinds[k].size.y != new.size.y))
             k++;
-        if (k == m->kinds_room) {
-            m->kinds_room = HZP_MAX(64, 2 * m->kinds_room);
-            m->kinds = hzp_xrealloc(m->kinds, (size_t)m->kinds_room * sizeof(*m->kinds));
-        }
+        m->kinds = hzp_xgrow(m->kinds, &m->kinds_room, k + 1, sizeof(*m->kinds));
         if (k == m->kinds_count)
             m->kinds[m->kinds_count++] = new;
         m->kinds[k].items++;
@@ -340,10 +334,7 @@ static void take_samples(struct hzp_measure *m, bool only_again)
         const struct kind *kind = &m->kinds[m->kind[i]];
         if (!m->ran[i] || (only_again && !m->again[i]))
             continue;
-        if (m->samples == m->samples_room) {
-            m->samples_room = HZP_MAX(4096, 2 * m->samples_room);
-            m->sample = hzp_xrealloc(m->sample, (size_t)m->samples_room * sizeof(*m->sample));
-        }
+        m->sample = hzp_xgrow(m->sample, &m->samples_room, m->samples + 1, sizeof(*m->sample));
         m->sample[m->samples++] = (struct sample){
             kind->key, kind->size, (double)(m->span[i].end_ns - m->span[i].begin_ns)};
     }

@@ -3,9 +3,10 @@
 
 #include "base/arena.h"
 #include "base/file.h"
+#include "base/hash.h"
 #include "base/log.h"
 #include "base/version.h"
-#include "weights/json_file.h"
+#include "base/json_file.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -31,23 +32,15 @@ static const char *const order_name[] = {"strands", "layers", "skewed"};
 
 /* ---- what a file applies to ---- */
 
-static uint64_t hash_bytes(uint64_t hash, const void *data, size_t size)
-{
-    const unsigned char *byte = data;
-    for (size_t i = 0; i < size; i++)
-        hash = (hash ^ byte[i]) * 0x100000001b3u; /* FNV-1a */
-    return hash;
-}
-
 /* A hash of the program's own bytes: a change of any kernel gives another build. */
 static uint64_t hash_program(void)
 {
-    uint64_t hash = 0xcbf29ce484222325u;
+    uint64_t hash = HZP_FNV;
     FILE *file = fopen("/proc/self/exe", "rb");
     char *block = hzp_xmalloc(1 << 16);
     size_t n;
     while (file && (n = fread(block, 1, 1 << 16, file)) > 0)
-        hash = hash_bytes(hash, block, n);
+        hash = hzp_fnv(hash, block, n);
     if (file)
         fclose(file);
     free(block);
@@ -105,10 +98,10 @@ int hzp_search_path(const struct hzp_tables *here, char *ret, size_t size,
     if (!own && !(home && *home == '/'))
         return hzp_fail(reterr, HZP_ENOENT,
                         "neither HOME nor XDG_CACHE_HOME is set: name a file with --file");
-    uint64_t hash = 0xcbf29ce484222325u;
-    hash = hash_bytes(hash, here->device, strlen(here->device) + 1);
-    hash = hash_bytes(hash, here->model, strlen(here->model) + 1);
-    hash = hash_bytes(hash, here->build, strlen(here->build) + 1);
+    uint64_t hash = HZP_FNV;
+    hash = hzp_fnv(hash, here->device, strlen(here->device) + 1);
+    hash = hzp_fnv(hash, here->model, strlen(here->model) + 1);
+    hash = hzp_fnv(hash, here->build, strlen(here->build) + 1);
     if ((size_t)snprintf(ret, size, "%s%s/hzpserve/search-%016" PRIx64 ".json", own ? cache : home,
                          own ? "" : "/.cache", hash) >= size)
         return hzp_fail(reterr, HZP_EINVAL, "the path of the user's cache is too long");
@@ -573,7 +566,7 @@ int hzp_search_load(const char *path, struct hzp_tables *tables, struct hzp_plan
 {
     struct reader r = {path, reterr, 0};
     json_t *root = NULL;
-    HZP_TRY(hzp_json_read(path, FILE_MAX, &root, reterr));
+    HZP_TRY(hzp_json_read(path, FILE_MAX, HZP_JSON_UNIQUE, &root, reterr));
     int result = read_all(&r, root, tables, plans);
     json_decref(root);
     if (result < 0) {

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "nanobatch/search/simulate.h"
 
+#include "base/hash.h"
 #include "nanobatch/search/events.h"
 
 #include <stdlib.h>
@@ -78,7 +79,7 @@ static uint32_t hash(const struct hzp_op_key *key, const struct hzp_op_size *siz
                        (int64_t)size->x,
                        (int64_t)(2 * size->y),
                        cores};
-    uint64_t h = 0xcbf29ce484222325u;
+    uint64_t h = HZP_FNV;
     for (int i = 0; i < HZP_COUNT(words); i++) {
         h = (h ^ (uint64_t)words[i]) * 0x9e3779b97f4a7c15u;
         h ^= h >> 29;

@@ -228,10 +228,7 @@ static struct hzp_point *point_of(struct hzp_curve *c, const struct hzp_op_size 
         at++;
     if (at < c->points && c->point[at].x == size->x && c->point[at].y == size->y)
         return &c->point[at];
-    if (c->points == c->room) {
-        c->room = HZP_MAX(8, 2 * c->room);
-        c->point = hzp_xrealloc(c->point, (size_t)c->room * sizeof(*c->point));
-    }
+    c->point = hzp_xgrow(c->point, &c->room, c->points + 1, sizeof(*c->point));
     memmove(c->point + at + 1, c->point + at, (size_t)(c->points - at) * sizeof(*c->point));
     c->points++;
     c->point[at] = (struct hzp_point){.x = size->x, .y = size->y, .work = size->work};
@@ -244,10 +241,7 @@ void hzp_tables_set(struct hzp_tables *t, const struct hzp_op_key *key,
     HZP_ASSERT(share >= 0 && share < HZP_SHARES_MAX);
     int32_t at = place_of(t, key);
     if (at == t->curves || by_key(&t->curve[at].key, key)) {
-        if (t->curves == t->curves_room) {
-            t->curves_room = HZP_MAX(64, 2 * t->curves_room);
-            t->curve = hzp_xrealloc(t->curve, (size_t)t->curves_room * sizeof(*t->curve));
-        }
+        t->curve = hzp_xgrow(t->curve, &t->curves_room, t->curves + 1, sizeof(*t->curve));
         memmove(t->curve + at + 1, t->curve + at, (size_t)(t->curves - at) * sizeof(*t->curve));
         t->curves++;
         t->curve[at] = (struct hzp_curve){.key = *key};
@@ -275,10 +269,7 @@ void hzp_tables_set_rate(struct hzp_tables *t, const struct hzp_rate *rate)
             return;
         }
     }
-    if (t->rates == t->rates_room) {
-        t->rates_room = HZP_MAX(64, 2 * t->rates_room);
-        t->rate = hzp_xrealloc(t->rate, (size_t)t->rates_room * sizeof(*t->rate));
-    }
+    t->rate = hzp_xgrow(t->rate, &t->rates_room, t->rates + 1, sizeof(*t->rate));
     t->rate[t->rates++] = *rate;
 }
 

@@ -2,7 +2,9 @@
 #include "text/chat/chat.h"
 
 #include "base/arena.h"
+#include "base/file.h"
 #include "base/json.h"
+#include "base/json_file.h"
 #include "text/chat/chat_form.h"
 
 #include <errno.h>
@@ -21,51 +23,14 @@ struct hzp_chat {
 
 /* ---- files ---- */
 
-/* Reads a whole file, NUL-terminated.  HZP_ENOENT: there is none. */
-static int read_file(const char *path, size_t most, char **ret, size_t *ret_bytes,
-                     struct hzp_err_text *reterr)
-{
-    FILE *file = fopen(path, "r");
-    if (!file)
-        return hzp_fail(reterr, errno == ENOENT ? HZP_ENOENT : HZP_EIO, "%s: %s", path,
-                        strerror(errno));
-    char *text = malloc(most + 1);
-    size_t n = text ? fread(text, 1, most + 1, file) : 0;
-    bool failed = ferror(file) != 0;
-    fclose(file);
-    if (!text || failed || n > most) {
-        free(text);
-        if (!text)
-            return hzp_fail(reterr, HZP_ENOMEM, "%s: out of memory", path);
-        return failed ? hzp_fail(reterr, HZP_EIO, "%s: cannot be read", path)
-                      : hzp_fail(reterr, HZP_EFORMAT, "%s: more than %zu bytes", path, most);
-    }
-    text[n] = 0;
-    *ret = text;
-    *ret_bytes = n;
-    return HZP_OK;
-}
-
 /* The object in dir/name; *ret NULL: there is no such file. */
 static int read_object(const char *dir, const char *name, json_t **ret, struct hzp_err_text *reterr)
 {
-    char path[4096], *text;
-    size_t bytes;
-    struct hzp_json_error error;
+    char path[4096];
     snprintf(path, sizeof(path), "%s/%s", dir, name);
     *ret = NULL;
-    int r = read_file(path, FILE_MAX, &text, &bytes, reterr);
-    if (r < 0)
-        return r == HZP_ENOENT ? HZP_OK : r;
-    *ret = hzp_json_load(text, bytes, HZP_JSON_PYTHON, NULL, &error);
-    free(text);
-    if (!json_is_object(*ret)) {
-        json_decref(*ret);
-        *ret = NULL;
-        return hzp_fail(reterr, HZP_EFORMAT, "%s: not a JSON object: line %d: %s", path, error.line,
-                        error.text);
-    }
-    return HZP_OK;
+    int r = hzp_json_read(path, FILE_MAX, 0, ret, reterr);
+    return r == HZP_ENOENT ? HZP_OK : r;
 }
 
 /* ---- opening ---- */
@@ -114,7 +79,7 @@ static int add_file(struct hzp_chat *chat, const char *path, struct hzp_err_text
 {
     char *text;
     size_t bytes;
-    HZP_TRY(read_file(path, TEMPLATE_MAX, &text, &bytes, reterr));
+    HZP_TRY(hzp_file_read(path, TEMPLATE_MAX, &text, &bytes, reterr));
     int r = add_template(chat, path, text, bytes, false, reterr);
     free(text);
     return r;

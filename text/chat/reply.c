@@ -115,10 +115,8 @@ static struct hzp_textbuf *text_of(struct hzp_reply *reply, enum hzp_reply_kind 
 static void open_part(struct hzp_reply *reply, enum hzp_reply_kind kind, int call, size_t code)
 {
     size_t at = text_of(reply, kind, call)->bytes;
-    if (reply->parts == reply->parts_room) {
-        reply->parts_room = HZP_MAX(2 * reply->parts_room, 8);
-        reply->part = hzp_xrealloc(reply->part, (size_t)reply->parts_room * sizeof(*reply->part));
-    }
+    reply->part =
+        hzp_xgrow(reply->part, &reply->parts_room, reply->parts + 1, sizeof(*reply->part));
     reply->part[reply->parts++] = (struct hzp_reply_part){kind, call, at, at, code, code};
 }
 
@@ -244,10 +242,8 @@ int hzp_reply_watch(struct hzp_reply *reply, char c, const char *const *mark, in
 
 void hzp_reply_reasoning_begin(struct hzp_reply *reply)
 {
-    if (reply->spans == reply->spans_room) {
-        reply->spans_room = HZP_MAX(2 * reply->spans_room, 2);
-        reply->span = hzp_xrealloc(reply->span, (size_t)reply->spans_room * sizeof(*reply->span));
-    }
+    reply->span =
+        hzp_xgrow(reply->span, &reply->spans_room, reply->spans + 1, sizeof(*reply->span));
     reply->span[reply->spans++] = (struct hzp_reply_span){codes_taken(reply), SIZE_MAX};
 }
 

@@ -2,6 +2,7 @@
 #include "text/chat/structure.h"
 
 #include "base/arena.h"
+#include "base/hash.h"
 #include "base/json.h"
 #include "base/thread.h"
 #include "text/chat/structure_parts.h"
@@ -42,7 +43,7 @@ void hzp_structures_open(struct hzp_tokenizer *tok, int32_t vocab, int64_t in_us
     s->tok = tok;
     s->vocab = vocab;
     s->in_use_max = in_use_max;
-    s->words = 0xcbf29ce484222325u;
+    s->words = HZP_FNV;
     hzp_lock_init(&s->words_lock, HZP_LOCK_LEXICON);
     hzp_lock_init(&s->lock, HZP_LOCK_GRAMMARS);
     *ret = s;
@@ -68,14 +69,6 @@ void hzp_structures_close(struct hzp_structures *s)
     free(s);
 }
 
-/* FNV-1a. */
-static uint64_t hash(uint64_t h, const void *data, size_t bytes)
-{
-    for (size_t i = 0; i < bytes; i++)
-        h = (h ^ ((const unsigned char *)data)[i]) * 0x100000001b3u;
-    return h;
-}
-
 static void make_lexicon(struct hzp_structures *s)
 {
     int32_t words = hzp_tokenizer_vocab(s->tok), count = HZP_MIN(words, s->vocab);
@@ -85,9 +78,9 @@ static void make_lexicon(struct hzp_structures *s)
         text[i].bytes = hzp_tokenizer_token(s->tok, i, &size);
         text[i].size = (int32_t)size;
         text[i].special = hzp_tokenizer_is_special(s->tok, i);
-        s->words = hash(s->words, &text[i].special, sizeof(text[i].special));
-        s->words = hash(s->words, &text[i].size, sizeof(text[i].size));
-        s->words = hash(s->words, text[i].bytes, size);
+        s->words = hzp_fnv(s->words, &text[i].special, sizeof(text[i].special));
+        s->words = hzp_fnv(s->words, &text[i].size, sizeof(text[i].size));
+        s->words = hzp_fnv(s->words, text[i].bytes, size);
     }
     hzp_lexicon_create(text, count, &s->lexicon);
     free(text);

@@ -126,14 +126,8 @@ static int32_t state_of(struct job *j, int32_t rule)
         j->full = true;
         return 0;
     }
-    if (j->subsets == j->subsets_room) {
-        j->subsets_room = HZP_MAX(2 * j->subsets_room, 64);
-        j->subset = hzp_xrealloc(j->subset, (size_t)j->subsets_room * sizeof(*j->subset));
-    }
-    if (j->used + j->count > j->pool_room) {
-        j->pool_room = HZP_MAX(2 * j->pool_room, j->used + j->count + 1024);
-        j->pool = hzp_xrealloc(j->pool, (size_t)j->pool_room * sizeof(*j->pool));
-    }
+    j->subset = hzp_xgrow(j->subset, &j->subsets_room, j->subsets + 1, sizeof(*j->subset));
+    j->pool = hzp_xgrow(j->pool, &j->pool_room, j->used + j->count, sizeof(*j->pool));
     memcpy(j->pool + j->used, j->set, (size_t)j->count * sizeof(*j->set));
     j->subset[j->subsets] = (struct subset){.at = j->used, .count = j->count, .chain = *chain};
     j->used += j->count;
@@ -160,10 +154,7 @@ static void set_after(struct job *j, const struct subset *s, int byte, int32_t r
 static void add_call(struct job *j, int32_t state, int32_t rule, int32_t to)
 {
     struct hzp_grammar *g = j->g;
-    if (g->calls == g->calls_room) {
-        g->calls_room = HZP_MAX(2 * g->calls_room, 64);
-        g->call = hzp_xrealloc(g->call, (size_t)g->calls_room * sizeof(*g->call));
-    }
+    g->call = hzp_xgrow(g->call, &g->calls_room, g->calls + 1, sizeof(*g->call));
     g->call[g->calls++] = (struct hzp_call){.rule = rule, .to = to};
     g->state[state].calls++;
     j->wanted[rule] = true;

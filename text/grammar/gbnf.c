@@ -81,10 +81,7 @@ static struct name *read_name(struct parser *p)
     for (int32_t i = 0; i < p->names; i++)
         if (p->name[i].bytes == bytes && !memcmp(p->name[i].text, text, bytes))
             return &p->name[i];
-    if (p->names == p->names_room) {
-        p->names_room = HZP_MAX(2 * p->names_room, 16);
-        p->name = hzp_xrealloc(p->name, (size_t)p->names_room * sizeof(*p->name));
-    }
+    p->name = hzp_xgrow(p->name, &p->names_room, p->names + 1, sizeof(*p->name));
     p->name[p->names] = (struct name){text, bytes, hzp_rules_add(p->rules, text, bytes), false};
     return &p->name[p->names++];
 }

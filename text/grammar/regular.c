@@ -172,10 +172,7 @@ static int32_t state_of(struct job *j)
     int32_t state = add_state(j->made);
     if (state < 0)
         return -1;
-    if (state == j->subsets_room) {
-        j->subsets_room = HZP_MAX(2 * j->subsets_room, 64);
-        j->subset = hzp_xrealloc(j->subset, (size_t)j->subsets_room * sizeof(*j->subset));
-    }
+    j->subset = hzp_xgrow(j->subset, &j->subsets_room, state + 1, sizeof(*j->subset));
     memcpy(j->pool + j->used, j->set, bytes);
     j->subset[state] = (struct subset){.at = j->used, .count = j->count, .chain = *chain};
     j->used += j->count;
@@ -277,10 +274,7 @@ static int32_t pair_of(struct product *p, int16_t a, int16_t b)
     int32_t state = add_state(p->made);
     if (state < 0)
         return -1;
-    if (state == p->room) {
-        p->room = HZP_MAX(2 * p->room, 64);
-        p->pair = hzp_xrealloc(p->pair, (size_t)p->room * sizeof(*p->pair));
-    }
+    p->pair = hzp_xgrow(p->pair, &p->room, state + 1, sizeof(*p->pair));
     p->pair[state].a = a;
     p->pair[state].b = b;
     p->pair[state].chain = *chain;

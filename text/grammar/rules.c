@@ -2,6 +2,7 @@
 #include "text/grammar/rules.h"
 
 #include "base/arena.h"
+#include "base/hash.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -66,18 +67,9 @@ int32_t hzp_rules_add(struct hzp_rules *rules, const char *name, size_t bytes)
     return rules->rules++;
 }
 
-/* FNV-1a. */
-static uint64_t hash_of(const char *key)
-{
-    uint64_t hash = 0xcbf29ce484222325u;
-    for (; *key; key++)
-        hash = (hash ^ (uint8_t)*key) * 0x100000001b3u;
-    return hash;
-}
-
 int32_t hzp_rules_shared(const struct hzp_rules *rules, const char *key)
 {
-    uint64_t hash = hash_of(key);
+    uint64_t hash = hzp_fnv(HZP_FNV, key, strlen(key));
     for (int32_t i = 0; i < rules->shares; i++)
         if (rules->share[i].hash == hash && !strcmp(rules->share[i].key, key))
             return rules->share[i].rule;
@@ -88,7 +80,7 @@ void hzp_rules_share(struct hzp_rules *rules, const char *key, int32_t rule)
 {
     rules->share = hzp_xrealloc(rules->share, (size_t)(rules->shares + 1) * sizeof(*rules->share));
     rules->share[rules->shares].key = hzp_xstrdup(key);
-    rules->share[rules->shares].hash = hash_of(key);
+    rules->share[rules->shares].hash = hzp_fnv(HZP_FNV, key, strlen(key));
     rules->share[rules->shares++].rule = rule;
 }
 

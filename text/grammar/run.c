@@ -53,10 +53,7 @@ static int32_t frame_of(struct hzp_grammar_run *run, int32_t state, int32_t pare
     int32_t depth = run->frame[parent].depth + 1;
     if (depth > HZP_STACK_MAX || run->frames == FRAMES_MAX)
         return -1;
-    if (run->frames == run->frames_room) {
-        run->frames_room *= 2;
-        run->frame = hzp_xrealloc(run->frame, (size_t)run->frames_room * sizeof(*run->frame));
-    }
+    run->frame = hzp_xgrow(run->frame, &run->frames_room, run->frames + 1, sizeof(*run->frame));
     run->frame[run->frames] = (struct hzp_frame){state, parent, depth, *chain};
     *chain = run->frames;
     return run->frames++;

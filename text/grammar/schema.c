@@ -144,10 +144,7 @@ int32_t hzp_schema_rule_of(struct hzp_schema *s, const struct hzp_schema_item *a
     }
     snprintf(path, sizeof(path), "%s%s%.64s%s%.64s", at ? at->path : "$", *keyword ? "/" : "",
              keyword, *name ? "/" : "", name);
-    if (s->items == s->items_room) {
-        s->items_room = HZP_MAX(2 * s->items_room, 16);
-        s->item = hzp_xrealloc(s->item, (size_t)s->items_room * sizeof(*s->item));
-    }
+    s->item = hzp_xgrow(s->item, &s->items_room, s->items + 1, sizeof(*s->item));
     struct hzp_schema_item *item = &s->item[s->items++];
     memset(item, 0, sizeof(*item));
     item->schema = list;

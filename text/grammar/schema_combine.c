@@ -22,10 +22,7 @@ struct combining {
 
 static void add(struct combining *c, const json_t *schema)
 {
-    if (c->n == c->room) {
-        c->room = HZP_MAX(2 * c->room, 16);
-        c->list = hzp_xrealloc(c->list, (size_t)c->room * sizeof(*c->list));
-    }
+    c->list = hzp_xgrow(c->list, &c->room, c->n + 1, sizeof(*c->list));
     c->list[c->n++] = schema;
 }
 

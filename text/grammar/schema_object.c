@@ -27,10 +27,7 @@ struct object {
 
 static void add(struct object *o, const json_t *schema)
 {
-    if (o->lists == o->room) {
-        o->room = HZP_MAX(2 * o->room, 16);
-        o->list = hzp_xrealloc(o->list, (size_t)o->room * sizeof(*o->list));
-    }
+    o->list = hzp_xgrow(o->list, &o->room, o->lists + 1, sizeof(*o->list));
     o->list[o->lists++] = schema;
     o->forbidden |= json_is_false(schema);
 }

@@ -52,10 +52,7 @@ int hzp_schema_matches(struct hzp_schema *s, const char *pattern, size_t bytes, 
         struct hzp_rules *rules = hzp_rules_create();
         int32_t from = hzp_rules_node(rules), to;
         int r = hzp_regex_rules(rules, from, pattern, bytes, HZP_SPELL_PLAIN, true, &to, NULL);
-        if (s->patterns == s->patterns_room) {
-            s->patterns_room = HZP_MAX(2 * s->patterns_room, 8);
-            s->pattern = hzp_xrealloc(s->pattern, (size_t)s->patterns_room * sizeof(*s->pattern));
-        }
+        s->pattern = hzp_xgrow(s->pattern, &s->patterns_room, s->patterns + 1, sizeof(*s->pattern));
         struct hzp_regular *made = r == HZP_OK ? hzp_regular_create(rules, from, to) : NULL;
         hzp_rules_destroy(rules);
         s->pattern_states += made ? hzp_regular_states(made) : 0;

@@ -19,10 +19,6 @@
 /* "path: field", cut to fit. */
 void hzp_tokjson_where(char *where, size_t size, const char *path, const char *field);
 
-/* Reads and parses the object in the file.  HZP_ENOENT, HZP_EIO, HZP_EFORMAT (one line: what and at
- * which line).  The caller drops the reference. */
-int hzp_tokjson_read(const char *path, json_t **ret, struct hzp_err_text *reterr);
-
 /* The "type" of an object. */
 int hzp_tokjson_type(const json_t *json, const char *where, const char **ret,
                      struct hzp_err_text *reterr);

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "base/arena.h"
+#include "base/json_file.h"
 #include "text/tokenizer/tokenizer_json.h"
 #include "text/tokenizer/tokenizer_parts.h"
 
@@ -170,7 +171,7 @@ static int32_t named_token(const struct hzp_tokenizer *tok, const json_t *json, 
 static int read_optional(const char *path, json_t **ret, struct hzp_err_text *reterr)
 {
     struct hzp_err_text err;
-    int r = hzp_tokjson_read(path, ret, &err);
+    int r = hzp_json_read(path, HZP_TOKENIZER_FILE_MAX, 0, ret, &err);
     if (r == HZP_ENOENT)
         return HZP_OK;
     if (r < 0 && reterr != NULL)
@@ -319,7 +320,7 @@ int hzp_tokenizer_open(const char *model_dir, struct hzp_tokenizer **ret,
         return hzp_fail(reterr, HZP_EINVAL, "%.60s...: too long a path", model_dir);
     snprintf(path, sizeof(path), "%s/tokenizer.json", model_dir);
     snprintf(config_path, sizeof(config_path), "%s/tokenizer_config.json", model_dir);
-    int r = hzp_tokjson_read(path, &l.json, reterr);
+    int r = hzp_json_read(path, HZP_TOKENIZER_FILE_MAX, 0, &l.json, reterr);
     if (r >= 0)
         r = read_optional(config_path, &l.config, reterr);
     if (r >= 0) {

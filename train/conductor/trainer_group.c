@@ -9,22 +9,19 @@
 #include "base/arena.h"
 #include "nanobatch/loop.h"
 #include "train/learner/tensor_state.h"
+#include "train/learner/whole.h"
 #include "train/conductor/trainer_state.h"
-#include "weights/tensor_slice.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 
 struct hzp_group_gather {
-    struct hzp_layout layout;               /* the whole model's */
-    struct hzp_layout *slice;               /* [ranks] */
-    struct hzp_state_source whole;          /* each unit of each part passes through `unit` */
-    struct hzp_units part[HZP_STATE_PARTS]; /* its units; layout NULL: there is no such part */
-    char *unit;                             /* the largest, in F32 */
-    char *slices;                           /* the piece's slices, rank by rank */
-    struct hzp_gather piece;                /* the piece that is asked for */
-    enum hzp_trainer_stage before;          /* the stage before the chain that gathers it */
+    struct hzp_whole whole;
+    struct hzp_state_source source; /* it, with each unit gathered */
+    char *slices;                   /* the piece's slices, rank by rank */
+    struct hzp_gather piece;        /* the piece that is asked for */
+    enum hzp_trainer_stage before;  /* the stage before the chain that gathers it */
 };
 
 int hzp_trainer_check_group(const struct hzp_trainer_config *c, struct hzp_err_text *reterr)
@@ -57,9 +54,9 @@ static void begin_gather(struct hzp_trainer *t)
 static int end_gather(struct hzp_trainer *t)
 {
     struct hzp_group_gather *g = t->group;
-    size_t size = hzp_dtype_size(g->part[g->piece.part].type);
+    size_t size = hzp_dtype_size(g->whole.part[g->piece.part].type);
     size_t bytes = (size_t)g->piece.count * size,
-           elements = g->slice[0].unit[g->piece.unit].elements;
+           elements = g->whole.slice[0].unit[g->piece.unit].elements;
     const char *from = hzp_gather_data(t->learner->space);
     int r = HZP_OK;
     for (int32_t rank = 0; rank < ranks_of(t) && r >= 0; rank++)
@@ -92,7 +89,7 @@ static int gather_slices(struct hzp_trainer *t, enum hzp_state_part part, int32_
                          struct hzp_err_text *reterr)
 {
     struct hzp_gather *piece = &t->group->piece;
-    int64_t elements = (int64_t)t->group->slice[0].unit[u].elements;
+    int64_t elements = (int64_t)t->group->whole.slice[0].unit[u].elements;
     int64_t most = hzp_gather_most(t->config.model, t->learner->space);
     *piece = (struct hzp_gather){.part = part, .unit = u};
     for (; piece->from < elements; piece->from += piece->count) {
@@ -124,27 +121,23 @@ static int read_whole(void *ctx, enum hzp_state_part part, int32_t u, struct hzp
     struct hzp_trainer *t = ctx;
     struct hzp_group_gather *g = t->group;
     HZP_TRY(gather_slices(t, part, u, reterr));
-    size_t size = hzp_dtype_size(g->part[part].type), elements = g->slice[0].unit[u].elements;
-    memset(g->unit, 0, g->layout.unit[u].elements * size);
-    for (int32_t rank = 0; rank < ranks_of(t); rank++) {
-        const char *slice = g->slices + (size_t)rank * elements * size;
-        if (rank && !hzp_tensor_slice_agrees(&g->layout, &g->slice[rank], u, size, slice, g->unit))
+    size_t bytes = g->whole.slice[0].unit[u].elements * hzp_dtype_size(g->whole.part[part].type);
+    for (int32_t rank = 0; rank < ranks_of(t); rank++)
+        if (hzp_whole_join(&g->whole, part, u, rank, g->slices + (size_t)rank * bytes) < 0)
             return ranks_differ(t, rank, u, part, reterr);
-        hzp_tensor_slice_join(&g->layout, &g->slice[rank], u, size, slice, g->unit);
-    }
-    *ret = hzp_unit_view(&g->part[part], u);
+    *ret = hzp_unit_view(&g->whole.part[part], u);
     *ret_owned = NULL;
     return HZP_OK;
 }
 
 const struct hzp_state_source *hzp_trainer_whole(const struct hzp_trainer *t)
 {
-    return t->group ? &t->group->whole : NULL;
+    return t->group ? &t->group->source : NULL;
 }
 
 const struct hzp_layout *hzp_trainer_whole_layout(const struct hzp_trainer *t)
 {
-    return t->group ? &t->group->layout : NULL;
+    return t->group ? &t->group->whole.layout : NULL;
 }
 
 /* --- Before the loop runs --------------------------------------------------------------------- */
@@ -163,72 +156,37 @@ int hzp_trainer_load_slices(struct hzp_trainer *t, struct hzp_version *v, const 
     return HZP_OK;
 }
 
-static size_t largest(const struct hzp_layout *l)
-{
-    size_t ret = 0;
-    for (int32_t u = 0; u < l->units; u++)
-        ret = HZP_MAX(ret, l->unit[u].elements);
-    return ret;
-}
-
 size_t hzp_trainer_slices_bytes(const struct hzp_layout *slice, int32_t ranks)
 {
-    return 2 * largest(slice) * (size_t)ranks * sizeof(float);
-}
-
-static void open_parts(struct hzp_trainer *t)
-{
-    struct hzp_group_gather *g = t->group;
-    struct hzp_version *current = hzp_weights_current(t->config.model->weights);
-    for (int p = 0; p <= HZP_STATE_WEIGHTS; p++) {
-        const struct hzp_units *own =
-            hzp_gather_units(t->config.model, current, t->learner->space, (enum hzp_state_part)p);
-        if (!own)
-            continue;
-        hzp_units_init(&g->part[p], &g->layout, own->type, NULL);
-        for (int32_t u = 0; u < g->layout.units; u++)
-            hzp_units_place(&g->part[p], u, g->unit);
-        g->whole.part[p] = &g->part[p];
-    }
+    return 2 * hzp_layout_largest(slice) * (size_t)ranks * sizeof(float);
 }
 
 int hzp_trainer_keep_slices(struct hzp_trainer *t)
 {
-    const struct hzp_model_config *whole = t->config.whole;
-    int32_t ranks = ranks_of(t);
-    if (!t->config.model->tensor)
+    const struct hzp_model *model = t->config.model;
+    if (!model->tensor)
         return HZP_OK;
     struct hzp_group_gather *g = t->group = hzp_xcalloc(1, sizeof(*g));
-    hzp_layout_make(whole, &g->layout);
-    g->slice = hzp_xcalloc((size_t)ranks, sizeof(*g->slice));
-    for (int32_t r = 0; r < ranks; r++)
-        hzp_layout_make_slice(whole, (struct hzp_tensor_slice){r, ranks}, &g->slice[r]);
-    g->unit = malloc(largest(&g->layout) * sizeof(float));
-    g->slices = malloc(largest(&g->slice[0]) * (size_t)ranks * sizeof(float));
-    if (!g->unit || !g->slices)
+    HZP_TRY(hzp_whole_open(&g->whole, t->config.whole, ranks_of(t), model,
+                           hzp_weights_current(model->weights), t->learner->space));
+    g->slices =
+        malloc(hzp_layout_largest(&g->whole.slice[0]) * (size_t)ranks_of(t) * sizeof(float));
+    if (!g->slices)
         return HZP_ENOMEM;
-    g->whole.read = read_whole;
-    g->whole.ctx = t;
-    open_parts(t);
+    g->source = (struct hzp_state_source){.read = read_whole, .ctx = t};
+    for (int p = 0; p < HZP_STATE_PARTS; p++)
+        g->source.part[p] = g->whole.part[p].layout ? &g->whole.part[p] : NULL;
     t->holds_end = true;
     return HZP_OK;
 }
 
 void hzp_trainer_close_group(struct hzp_trainer *t)
 {
-    struct hzp_group_gather *g = t->group;
-    if (!g)
+    if (!t->group)
         return;
-    for (int p = 0; p <= HZP_STATE_WEIGHTS; p++)
-        if (g->part[p].layout)
-            hzp_units_free(&g->part[p]);
-    for (int32_t r = 0; r < ranks_of(t); r++)
-        hzp_layout_free(&g->slice[r]);
-    hzp_layout_free(&g->layout);
-    free(g->slice);
-    free(g->unit);
-    free(g->slices);
-    free(g);
+    hzp_whole_close(&t->group->whole);
+    free(t->group->slices);
+    free(t->group);
 }
 
 /* --- The end of the loop ---------------------------------------------------------------------- */

@@ -54,18 +54,9 @@ static int announce(struct hzp_collectives *x, struct hzp_err_text *reterr)
     return hzp_link_register(x->config.link, s->state, s->state_bytes, reterr);
 }
 
-/* Elements of the largest unit. */
-static size_t largest_unit(const struct hzp_layout *layout)
-{
-    size_t largest = 0;
-    for (int32_t u = 0; u < layout->units; u++)
-        largest = HZP_MAX(largest, layout->unit[u].room);
-    return largest;
-}
-
 size_t hzp_collectives_stage_bytes(const struct hzp_layout *layout)
 {
-    return largest_unit(layout) * sizeof(float);
+    return hzp_layout_largest_room(layout) * sizeof(float);
 }
 
 /* Memory for the largest unit: of a device at the start, of the host with the first gather. */
@@ -678,10 +669,8 @@ const struct hzp_units *hzp_collectives_part(const struct hzp_collectives *x,
 int32_t hzp_collectives_gathered(const struct hzp_collectives *x, int32_t u)
 {
     const struct hzp_layout *layout = x->config.model->layout;
-    size_t largest = 0, rooms = 0;
+    size_t largest = hzp_layout_largest_room(layout), rooms = 0;
     int32_t n = 0;
-    for (int32_t i = 0; i < layout->units; i++)
-        largest = HZP_MAX(largest, layout->unit[i].room);
     while (u + n < layout->units && n < HZP_LINK_TICKETS_MAX / 2 &&
            rooms + layout->unit[u + n].room <= largest)
         rooms += layout->unit[u + n++].room;

@@ -5,6 +5,7 @@
 #include "train/learner/tensor_state.h"
 
 #include "base/arena.h"
+#include "train/learner/whole.h"
 #include "weights/tensor_slice.h"
 
 #include <math.h>
@@ -44,12 +45,8 @@ struct work {
     int32_t rank, ranks;
     char *piece; /* a head and a slice of the largest unit */
     /* rank 0 */
-    struct hzp_layout layout; /* the whole model's */
-    struct hzp_layout *slice; /* [ranks] */
-    char *unit;               /* the largest */
-    struct hzp_units
-        part[HZP_STATE_PARTS]; /* the whole model's, all in `unit`; layout NULL: none */
-    struct outcome own;        /* another rank: its first failure, told at the end */
+    struct hzp_whole whole;
+    struct outcome own; /* another rank: its first failure, told at the end */
 };
 
 static const char *const part_name[] = {[HZP_STATE_M] = "m",
@@ -57,25 +54,9 @@ static const char *const part_name[] = {[HZP_STATE_M] = "m",
                                         [HZP_STATE_RESIDUAL] = "residual",
                                         [HZP_STATE_WEIGHTS] = "the weights"};
 
-/* This rank's; NULL: there is no such part. */
-static const struct hzp_units *units_of(const struct work *w, enum hzp_state_part part)
-{
-    switch (part) {
-    case HZP_STATE_M:
-        return hzp_train_space_m(w->s->space);
-    case HZP_STATE_V:
-        return hzp_train_space_v(w->s->space);
-    case HZP_STATE_RESIDUAL:
-        return hzp_train_space_residual(w->s->space);
-    case HZP_STATE_WEIGHTS:
-        return hzp_version_units(w->s->model->weights, w->v);
-    }
-    return NULL;
-}
-
 static struct hzp_unit_view slice_view(const struct work *w, enum hzp_state_part part, int32_t u)
 {
-    const struct hzp_units *units = units_of(w, part);
+    const struct hzp_units *units = hzp_gather_units(w->s->model, w->v, w->s->space, part);
     HZP_ASSERT(units && hzp_units_whole(units));
     return hzp_unit_view(units, u);
 }
@@ -170,19 +151,6 @@ static int pass(struct work *w, int32_t rank, enum hzp_state_part part, int32_t 
     return broadcast(w, rank, w->piece, sizeof(struct head) + hzp_unit_bytes(&mine), reterr);
 }
 
-/* What all ranks have is in w->unit as rank 0 has it. */
-static int compare_common(const struct work *w, int32_t rank, enum hzp_state_part part, int32_t u,
-                          const struct hzp_unit_view *data, struct hzp_err_text *reterr)
-{
-    return hzp_tensor_slice_agrees(&w->layout, &w->slice[rank], u, hzp_dtype_size(data->type),
-                                   data->base, w->unit)
-               ? HZP_OK
-               : hzp_fail(reterr, HZP_EINVAL,
-                          "rank %d has another norm than rank 0 in unit %d of %s, of which all "
-                          "ranks must have the same",
-                          rank, u, part_name[part]);
-}
-
 /* --- Rank 0 ----------------------------------------------------------------------------------- */
 
 static int tell(struct work *w, enum what what, enum hzp_state_part part, int32_t u,
@@ -197,20 +165,19 @@ static int gather(void *ctx, enum hzp_state_part part, int32_t u, struct hzp_uni
 {
     struct work *w = ctx;
     struct hzp_unit_view data = in_piece(w, slice_view(w, part, u));
-    size_t size = hzp_dtype_size(data.type);
     int result = HZP_OK; /* all slices come, whatever is wrong with one */
     HZP_TRY(tell(w, GATHER, part, u, reterr));
-    memset(w->unit, 0, w->layout.unit[u].elements * size);
     for (int32_t rank = 0; rank < w->ranks; rank++) {
         HZP_TRY(pass(w, rank, part, u, reterr));
         if (result >= 0)
             result = check_head(w, rank, part, u, &data, reterr);
-        if (result >= 0 && rank > 0)
-            result = compare_common(w, rank, part, u, &data, reterr);
-        if (result >= 0)
-            hzp_tensor_slice_join(&w->layout, &w->slice[rank], u, size, data.base, w->unit);
+        if (result >= 0 && hzp_whole_join(&w->whole, part, u, rank, data.base) < 0)
+            result = hzp_fail(reterr, HZP_EINVAL,
+                              "rank %d has another norm than rank 0 in unit %d of %s, of which all "
+                              "ranks must have the same",
+                              rank, u, part_name[part]);
     }
-    *ret = hzp_unit_view(&w->part[part], u);
+    *ret = hzp_unit_view(&w->whole.part[part], u);
     *ret_owned = NULL;
     return result;
 }
@@ -225,8 +192,8 @@ static int scatter(void *ctx, enum hzp_state_part part, int32_t u,
     size_t bytes = hzp_unit_bytes(&data);
     HZP_TRY(tell(w, SCATTER, part, u, reterr));
     for (int32_t rank = 0; rank < w->ranks; rank++) {
-        hzp_tensor_slice_cut(&w->layout, &w->slice[rank], u, hzp_dtype_size(data.type), whole->base,
-                             data.base);
+        hzp_tensor_slice_cut(&w->whole.layout, &w->whole.slice[rank], u, hzp_dtype_size(data.type),
+                             whole->base, data.base);
         write_head(w, rank, part, u, HZP_OK, &data);
         if (rank == 0)
             HZP_TRY(keep(w, part, u, reterr));
@@ -294,50 +261,10 @@ static int follow(struct work *w, struct order *order, struct hzp_err_text *rete
 
 /* --- Both ------------------------------------------------------------------------------------- */
 
-static size_t largest(const struct hzp_layout *l)
-{
-    size_t ret = 0;
-    for (int32_t u = 0; u < l->units; u++)
-        ret = HZP_MAX(ret, l->unit[u].elements);
-    return ret;
-}
-
 static void close_work(struct work *w)
 {
-    for (int p = 0; p <= HZP_STATE_WEIGHTS; p++)
-        if (w->part[p].layout)
-            hzp_units_free(&w->part[p]);
-    for (int32_t r = 0; w->slice && r < w->ranks; r++)
-        hzp_layout_free(&w->slice[r]);
-    free(w->slice);
-    if (w->rank == 0)
-        hzp_layout_free(&w->layout);
-    free(w->unit);
+    hzp_whole_close(&w->whole);
     free(w->piece);
-}
-
-/* Whole units, all of them in w->unit. */
-static void open_through(struct work *w)
-{
-    for (int p = 0; p <= HZP_STATE_WEIGHTS; p++) {
-        const struct hzp_units *mine = units_of(w, (enum hzp_state_part)p);
-        if (!mine)
-            continue;
-        hzp_units_init(&w->part[p], &w->layout, mine->type, NULL);
-        for (int32_t u = 0; u < w->layout.units; u++)
-            hzp_units_place(&w->part[p], u, w->unit);
-    }
-}
-
-static void open_first(struct work *w)
-{
-    w->slice = hzp_xcalloc((size_t)w->ranks, sizeof(*w->slice));
-    hzp_layout_make(w->s->whole, &w->layout);
-    for (int32_t r = 0; r < w->ranks; r++)
-        hzp_layout_make_slice(w->s->whole, (struct hzp_tensor_slice){r, w->ranks}, &w->slice[r]);
-    w->unit = malloc(largest(&w->layout) * sizeof(float));
-    if (w->unit)
-        open_through(w);
 }
 
 /* All ranks have what they need, or none begins. */
@@ -349,10 +276,10 @@ static int open_work(struct work *w, const struct hzp_tensor_state *s, const str
     *w = (struct work){
         .s = s, .v = v, .rank = hzp_link_rank(s->link), .ranks = hzp_link_ranks(s->link)};
     HZP_ASSERT(HZP_MAX(mine->slice.ranks, 1) == w->ranks && mine->slice.rank == w->rank);
-    w->piece = malloc(sizeof(struct head) + largest(mine) * sizeof(float));
-    if (w->rank == 0)
-        open_first(w);
-    if (!w->piece || (w->rank == 0 && !w->unit))
+    w->piece = malloc(sizeof(struct head) + hzp_layout_largest(mine) * sizeof(float));
+    bool whole = w->rank > 0 ||
+                 hzp_whole_open(&w->whole, s->whole, w->ranks, s->model, v, s->space) == HZP_OK;
+    if (!w->piece || !whole)
         own.code = hzp_fail(&own.text, HZP_ENOMEM, "no memory for a unit of the trainer's state");
     int r = own.code >= 0 ? hzp_train_space_restore(s->space) : HZP_OK;
     if (r < 0)
@@ -372,8 +299,8 @@ static int load(struct work *w, const char *dir, bool same_recipe, struct order 
     struct hzp_state_file *file;
     uint64_t sum = 0;
     for (int p = 0; p < HZP_STATE_WEIGHTS; p++)
-        sink.part[p] = w->part[p].layout ? &w->part[p] : NULL;
-    weights.part[HZP_STATE_WEIGHTS] = &w->part[HZP_STATE_WEIGHTS];
+        sink.part[p] = w->whole.part[p].layout ? &w->whole.part[p] : NULL;
+    weights.part[HZP_STATE_WEIGHTS] = &w->whole.part[HZP_STATE_WEIGHTS];
     HZP_TRY(hzp_state_file_open(dir, &sink, w->s->recipe, same_recipe, &file, &order->numbers,
                                 order->note, reterr));
     int r = hzp_state_source_sum(&weights, HZP_STATE_WEIGHTS, &sum, reterr);

@@ -33,10 +33,7 @@ static int verify_tensor(const struct hzp_safetensors *st, const char *path, con
                         name);
     if (!then)
         return HZP_OK; /* made by an earlier build */
-    size_t largest = 0;
-    for (int32_t u = 0; u < layout->units; u++)
-        largest = HZP_MAX(largest, layout->unit[u].elements);
-    void *host = malloc(largest * hzp_dtype_size(type));
+    void *host = malloc(hzp_layout_largest(layout) * hzp_dtype_size(type));
     int r = host ? HZP_OK : hzp_fail(reterr, HZP_ENOMEM, "%s: out of memory", path);
     int64_t at = 0;
     for (int32_t u = 0; u < layout->units && r >= 0; u++) {

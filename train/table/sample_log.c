@@ -2,6 +2,7 @@
 #include "train/table/sample_log_state.h"
 
 #include "base/arena.h"
+#include "base/hash.h"
 
 #include <limits.h>
 #include <stdio.h>
@@ -466,17 +467,10 @@ static void unpack_sample(const uint8_t *blob, struct hzp_sample *sample)
         unpack_words(blob, HZP_ROW_LOSS_WORDS * sample->count, sample->how);
 }
 
-/* FNV-1a of a sample's row. */
 static int64_t row_checksum(int64_t number, int64_t count, const void *blob, size_t size)
 {
-    uint64_t hash = 0xcbf29ce484222325u;
     const int64_t head[] = {number, count};
-    const void *part[] = {head, blob};
-    const size_t bytes[] = {sizeof(head), size};
-    for (int i = 0; i < HZP_COUNT(part); i++)
-        for (size_t k = 0; k < bytes[i]; k++)
-            hash = (hash ^ ((const uint8_t *)part[i])[k]) * 0x100000001b3u;
-    return (int64_t)hash;
+    return (int64_t)hzp_fnv(hzp_fnv(HZP_FNV, head, sizeof(head)), blob, size);
 }
 
 static int append_one(struct hzp_sample_log *log, int64_t number, const struct hzp_sample *sample,

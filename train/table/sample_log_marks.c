@@ -76,10 +76,7 @@ int32_t hzp_sample_log_marks(struct hzp_sample_log *log, struct hzp_mark **ret,
     int r = prepare(log, "SELECT first, last, kind, version FROM marks ORDER BY first, last", 0,
                     NULL, &s, reterr);
     while (r >= 0 && (code = sqlite3_step(s)) == SQLITE_ROW) {
-        if (n == room) {
-            room = HZP_MAX(64, 2 * room);
-            mark = hzp_xrealloc(mark, (size_t)room * sizeof(*mark));
-        }
+        mark = hzp_xgrow(mark, &room, n + 1, sizeof(*mark));
         mark[n++] = (struct hzp_mark){.first = sqlite3_column_int64(s, 0),
                                       .last = sqlite3_column_int64(s, 1),
                                       .kind = (enum hzp_mark_kind)sqlite3_column_int(s, 2),

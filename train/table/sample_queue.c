@@ -416,10 +416,7 @@ int32_t hzp_sample_queue_passes(struct hzp_sample_queue *q, struct hzp_passes **
 
 static void note(struct numbers *list, int64_t number)
 {
-    if (list->count == list->room) {
-        list->room = HZP_MAX(64, 2 * list->room);
-        list->number = hzp_xrealloc(list->number, (size_t)list->room * sizeof(*list->number));
-    }
+    list->number = hzp_xgrow(list->number, &list->room, list->count + 1, sizeof(*list->number));
     list->number[list->count++] = number;
 }
 
@@ -442,10 +439,7 @@ void hzp_sample_queue_leave(struct hzp_sample_queue *q, const struct entry *entr
         note(&q->rejected, number);
     else if (number > 0 && !entry->learned)
         note_failed(q, number);
-    if (q->gones == q->gones_room) {
-        q->gones_room = HZP_MAX(64, 2 * q->gones_room);
-        q->gone = hzp_xrealloc(q->gone, (size_t)q->gones_room * sizeof(*q->gone));
-    }
+    q->gone = hzp_xgrow(q->gone, &q->gones_room, q->gones + 1, sizeof(*q->gone));
     q->gone[q->gones++] = *entry;
 }
 

@@ -12,6 +12,7 @@
 #include "api/http/wire/fields.h"
 #include "api/learn/fingerprint.h"
 #include "base/arena.h"
+#include "base/hash.h"
 
 #include <stdlib.h>
 #include <string.h>

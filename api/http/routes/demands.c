@@ -3,8 +3,8 @@
 
 #include "api/http/routes/taught.h"
 #include "api/http/wire/fields.h"
-#include "api/learn/fingerprint.h"
 #include "base/decimal.h"
+#include "base/hash.h"
 
 #include <errno.h>
 #include <stdlib.h>

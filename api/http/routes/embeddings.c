@@ -9,21 +9,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* One of two words. */
-static int read_word(const json_t *body, const char *name, const char *first, const char *second,
-                     bool *ret_second, struct hzp_err_text *reterr)
-{
-    const json_t *value = json_object_get(body, name);
-    const char *word = json_string_value(value);
-    if (!value || json_is_null(value))
-        return HZP_OK;
-    if (!word || (strcmp(word, first) != 0 && strcmp(word, second) != 0))
-        return hzp_fail_param(reterr, HZP_EINVAL, name, "%s must be \"%s\" or \"%s\"", name, first,
-                              second);
-    *ret_second = !strcmp(word, second);
-    return HZP_OK;
-}
-
 /* What is said of the prompt is said of the input: the word at the text's beginning. */
 static void rename_prompt(char *text)
 {
@@ -60,13 +45,9 @@ int hzp_embeddings_parse(const json_t *body, const struct hzp_engine *engine,
                          struct hzp_completion_params *ret, struct hzp_err_text *reterr)
 {
     json_t *ignored = NULL;
-    bool base64 = false, last = false, normalize = true;
+    bool normalize = true;
     memset(ret, 0, sizeof(*ret));
     int r = hzp_fields_check(&hzp_fields_embeddings, body, &ignored, reterr);
-    if (r == HZP_OK)
-        r = read_word(body, "encoding_format", "float", "base64", &base64, reterr);
-    if (r == HZP_OK)
-        r = read_word(body, "pooling", "mean", "last", &last, reterr);
     if (r == HZP_OK)
         r = read_inputs(body, engine, ret, reterr);
     if (r < 0) {
@@ -76,9 +57,9 @@ int hzp_embeddings_parse(const json_t *body, const struct hzp_engine *engine,
     hzp_given_bool(body, "normalize", &normalize);
     ret->form = &hzp_answer_embeddings;
     ret->ignored = ignored;
-    ret->base64 = base64;
+    ret->base64 = hzp_given_word(body, "encoding_format", "base64");
     ret->raw = !normalize;
-    ret->pooling = last ? HZP_POOLING_LAST : HZP_POOLING_MEAN;
+    ret->pooling = hzp_given_word(body, "pooling", "last") ? HZP_POOLING_LAST : HZP_POOLING_MEAN;
     return HZP_OK;
 }
 

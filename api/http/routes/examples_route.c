@@ -3,43 +3,32 @@
  *
  * 202 once they are committed to the log; with wait=served, 200 as soon as a version that has
  * learned all of them serves, or 202 when the time is over. */
+#include "api/http/routes/route.h"
 #include "api/http/routes/routes.h"
 #include "api/http/routes/taught.h"
 #include "api/http/wire/target.h"
-#include "api/learn/audit.h"
 #include "api/learn/lessons.h"
 #include "api/learn/outlook.h"
 #include "api/learn/versions.h"
 #include "base/arena.h"
-#include "base/decimal.h"
 #include "base/thread.h"
 
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
-static const double timeout_default = 30, timeout_max = 3600;
 /* How long wait=served waits for what the lesson changed; how long a lesson waits to be accepted
  * for the answers that it is compared with, where they are not known yet. */
 static const uint64_t effect_wait_ns = 2000000000u, effect_prepare_ns = 500000000u;
 enum { KEY_BYTES_MAX = 255, FAILED_SHOWN = 1000 };
 
-/* A request that waits for its examples to be served.  Its exchange is parked; the notifying thread
- * looks whether they are. */
+/* A request that waits for its examples to be served. */
 struct waiter {
-    struct hzp_exchange *x;
-    struct hzp_note note;
+    struct hzp_waiting waiting;
     int64_t first, last;
-    json_t *warnings;               /* owned */
-    uint64_t end_ns, effect_end_ns; /* the latter: 0 until they are served */
-    _Atomic bool left;              /* the client disconnected */
+    json_t *warnings;       /* owned */
+    uint64_t effect_end_ns; /* 0 until they are served */
 };
-
-static void client_left(void *ctx)
-{
-    struct waiter *w = ctx;
-    atomic_store(&w->left, true);
-}
 
 /* True: a version serves that is done with everything from first to last that is learned at all. */
 static bool served(struct hzp_server *server, int64_t first, int64_t last, uint64_t *ret_version)
@@ -122,51 +111,34 @@ static enum MHD_Result reply(struct hzp_exchange *x, int64_t first, int64_t last
     return hzp_reply_json(x, done ? MHD_HTTP_OK : MHD_HTTP_ACCEPTED, json);
 }
 
-/* Notifying thread: answers when the examples are served, the client disconnects, the timeout
- * passes or the engine ends. */
-static void look(void *ctx)
+/* Answers when the examples are served, and what they changed is measured. */
+static bool look(struct hzp_waiting *waiting, bool left, bool over, enum MHD_Result *ret)
 {
-    struct waiter *w = ctx;
-    struct hzp_exchange *x = w->x;
-    struct hzp_server *server = x->server;
-    uint64_t version;
-    bool done = served(server, w->first, w->last, &version), left = atomic_load(&w->left);
-    uint64_t now = hzp_now_ns();
+    struct waiter *w = HZP_CONTAINER_OF(waiting, struct waiter, waiting);
+    struct hzp_server *server = waiting->x->server;
+    uint64_t version, now = hzp_now_ns();
+    bool done = served(server, w->first, w->last, &version);
     if (done && !w->effect_end_ns)
-        w->effect_end_ns = HZP_MIN(now + effect_wait_ns, w->end_ns);
+        w->effect_end_ns = HZP_MIN(now + effect_wait_ns, waiting->end_ns);
     bool measured = done && (now >= w->effect_end_ns ||
                              !hzp_effects_pending(server->engine->effects, w->first));
-    if (!measured && !left && now < w->end_ns && hzp_engine_running(server->engine))
-        return;
-    hzp_notify_unpoll(server->notify, &w->note);
-    hzp_hangup_forget(server->hangup, x->fd);
+    if (!measured && !over)
+        return false;
     if (left)
         json_decref(w->warnings);
-    if (left || reply(x, w->first, w->last, done, version, w->warnings) == MHD_NO)
-        x->closing = true;
-    hzp_exchange_wake(x);
-    free(w);
-}
-
-static bool keep_waiting(struct hzp_exchange *x)
-{
+    else
+        *ret = reply(waiting->x, w->first, w->last, done, version, w->warnings);
     return true;
 }
 
 static enum MHD_Result wait_served(struct hzp_exchange *x, int64_t first, int64_t last,
-                                   double seconds, json_t *warnings)
+                                   json_t *warnings)
 {
     struct waiter *w = hzp_xcalloc(1, sizeof(*w));
-    *w = (struct waiter){.x = x,
-                         .note = {.call = look, .ctx = w},
-                         .first = first,
-                         .last = last,
-                         .warnings = warnings,
-                         .end_ns = hzp_now_ns() + (uint64_t)(seconds * 1e9)};
-    x->resume = keep_waiting;
-    hzp_hangup_watch(x->server->hangup, x->fd, client_left, w);
-    hzp_notify_poll(x->server->notify, &w->note);
-    return MHD_YES;
+    w->first = first;
+    w->last = last;
+    w->warnings = warnings;
+    return hzp_wait(x, hzp_query_number(x, "timeout"), &w->waiting, look);
 }
 
 static const char key_header[] = "idempotency-key";
@@ -183,36 +155,19 @@ static bool read_key(struct hzp_exchange *x, const char **ret_key, enum MHD_Resu
     return false;
 }
 
-/* Reads the query parameters wait and timeout; another one than this route has is refused, as
- * another field of an example is.  True: an error was answered. */
-static bool bad_query(struct hzp_exchange *x, bool *ret_wait, double *ret_timeout,
-                      enum MHD_Result *ret)
+/* Another argument than this route has is refused, as another field of an example is.  True: an
+ * error was answered. */
+static bool bad_query(struct hzp_exchange *x, enum MHD_Result *ret)
 {
     static const char *const known[] = {"completion_field", "prompt_field", "timeout", "wait",
                                         NULL};
-    const char *wait = hzp_exchange_query(x, "wait"), *timeout = hzp_exchange_query(x, "timeout"),
-               *other = hzp_target_unknown(x->target, known);
-    if (other) {
+    const char *other = hzp_target_unknown(x->target, known);
+    if (other)
         *ret = hzp_reply_error(x, MHD_HTTP_BAD_REQUEST, other, NULL,
                                "\"%.40s\" is not an argument of this route: wait, timeout, "
                                "prompt_field and completion_field are",
                                other);
-        return true;
-    }
-    *ret_wait = wait && !strcmp(wait, "served");
-    *ret_timeout = timeout_default;
-    if (wait && !*ret_wait) {
-        *ret = hzp_reply_error(x, MHD_HTTP_BAD_REQUEST, "wait", NULL,
-                               "wait must be \"served\", not \"%.40s\"", wait);
-        return true;
-    }
-    const char *end = timeout ? hzp_decimal(timeout, ret_timeout) : "";
-    if (!end || *end || *ret_timeout < 0 || *ret_timeout > timeout_max) {
-        *ret = hzp_reply_error(x, MHD_HTTP_BAD_REQUEST, "timeout", NULL,
-                               "timeout must be a number of seconds from 0 to %g", timeout_max);
-        return true;
-    }
-    return false;
+    return other != NULL;
 }
 
 /* Pool or I/O thread: the exchange ends before its answer. */
@@ -252,11 +207,6 @@ bool hzp_feed_examples(struct hzp_exchange *x)
 enum MHD_Result hzp_route_examples(struct hzp_exchange *x)
 {
     struct hzp_engine *engine = x->server->engine;
-    if (atomic_load(&x->server->state) != HZP_SERVER_UP)
-        return hzp_reply_unavailable(x);
-    if (!engine->state)
-        return hzp_reply_error(x, MHD_HTTP_NOT_FOUND, NULL, NULL,
-                               "this server does not learn: it was started with --no-train");
     struct hzp_trainer_stats trainer;
     hzp_trainer_read_stats(engine->parts.trainer, &trainer);
     if (trainer.broken)
@@ -268,10 +218,8 @@ enum MHD_Result hzp_route_examples(struct hzp_exchange *x)
     if (hzp_state_read_only(engine->state))
         return hzp_reply_error(x, MHD_HTTP_SERVICE_UNAVAILABLE, NULL, "read_only",
                                "this server cannot keep examples now: its disk cannot be written");
-    bool wait;
-    double timeout;
     enum MHD_Result answered;
-    if (bad_query(x, &wait, &timeout, &answered) || !read_piece(x, true, &answered))
+    if (bad_query(x, &answered) || !read_piece(x, true, &answered))
         return answered;
 
     int64_t first = 0, last = 0;
@@ -291,12 +239,12 @@ enum MHD_Result hzp_route_examples(struct hzp_exchange *x)
         hzp_session_note(x->server->taught, session, last);
     hzp_effects_note(engine->effects, first, last);
     hzp_loop_poke(engine->parts.loop);
-    hzp_audit_write(hzp_state_audit(engine->state), x->info.key, x->info.id, "teach",
+    hzp_route_audit(x, "teach",
                     json_pack("{s:I, s:I}", "first", (json_int_t)first, "last", (json_int_t)last));
 
     json_t *warnings = hzp_state_contradictions(engine->state, first, last);
-    if (wait)
-        return wait_served(x, first, last, timeout, warnings);
+    if (hzp_exchange_query(x, "wait"))
+        return wait_served(x, first, last, warnings);
     uint64_t version = 0;
     bool done = served(x->server, first, last, &version);
     return reply(x, first, last, done, version, warnings);
@@ -307,9 +255,6 @@ enum MHD_Result hzp_route_examples_list(struct hzp_exchange *x)
     struct hzp_engine *engine = x->server->engine;
     struct hzp_state_stats stats;
     struct hzp_weights_stats weights;
-    if (!engine->state)
-        return hzp_reply_error(x, MHD_HTTP_NOT_FOUND, NULL, NULL,
-                               "this server does not learn: it was started with --no-train");
     hzp_state_read_stats(engine->state, &stats);
     hzp_weights_read_stats(engine->parts.weights, &weights);
     json_t *json = json_pack(

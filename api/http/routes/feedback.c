@@ -2,8 +2,8 @@
 #include "api/http/routes/feedback.h"
 
 #include "api/http/wire/request_log.h"
-#include "api/learn/fingerprint.h"
 #include "base/arena.h"
+#include "base/hash.h"
 #include "base/thread.h"
 
 #include <stdio.h>

@@ -85,6 +85,31 @@ static int check_words(const json_t *value, const char *name, const char *path,
     return HZP_OK;
 }
 
+int hzp_field_word(const struct hzp_field *field, const char *text, struct hzp_err_text *reterr)
+{
+    json_t *schema = field->schema ? json_loads(field->schema, 0, NULL) : NULL, *word;
+    json_t *only = json_object_get(schema, "const"), *list = json_object_get(schema, "enum");
+    char words[160] = "";
+    size_t i, n = 0;
+    bool good = !only && !list;
+    if (only && !list)
+        json_object_set_new(schema, "enum", list = json_pack("[O]", only));
+    json_array_foreach(list, i, word)
+    {
+        good |= !strcmp(text, json_string_value(word));
+        n += (size_t)snprintf(words + n, sizeof(words) - n, "%s\"%.20s\"",
+                              !i                              ? ""
+                              : i + 1 < json_array_size(list) ? ", "
+                                                              : " or ",
+                              json_string_value(word));
+        n = HZP_MIN(n, sizeof(words) - 1);
+    }
+    json_decref(schema);
+    return good ? HZP_OK
+                : hzp_fail_param(reterr, HZP_EINVAL, field->name, "%s must be %s, not \"%.40s\"",
+                                 field->name, words, text);
+}
+
 /* Type and range of a plain value; compound ones are checked by the route. */
 static int check_value(const struct hzp_field *field, const json_t *body,
                        struct hzp_err_text *reterr)
@@ -92,7 +117,7 @@ static int check_value(const struct hzp_field *field, const json_t *body,
     bool truth;
     int64_t whole;
     float number;
-    const char *text;
+    const char *text = NULL;
     const json_t *value = json_object_get(body, field->name);
     switch (field->kind) {
     case HZP_FIELD_BOOL:
@@ -103,7 +128,8 @@ static int check_value(const struct hzp_field *field, const json_t *body,
     case HZP_FIELD_NUMBER:
         return hzp_field_number(body, field->name, field->low, field->high, &number, reterr);
     case HZP_FIELD_STRING:
-        return hzp_field_string(body, field->name, &text, reterr);
+        HZP_TRY(hzp_field_string(body, field->name, &text, reterr));
+        return text ? hzp_field_word(field, text, reterr) : HZP_OK;
     case HZP_FIELD_TEXT:
         return json_is_string(value) || json_is_null(value)
                    ? HZP_OK

@@ -402,12 +402,12 @@ const struct hzp_field_set hzp_fields_count_tokens = {
 static const struct hzp_field embeddings[] = {
     {"add_special_tokens", BOOL, "true", USED, "the tokenizer adds its special tokens", NULL},
     {"dimensions", JSON, NULL, REFUSED, "an embedding has the model's width", NULL},
-    {"encoding_format", JSON, "\"float\"", USED, "numbers, or base64 of little-endian F32",
+    {"encoding_format", STRING, "\"float\"", USED, "numbers, or base64 of little-endian F32",
      "{\"enum\": [\"float\", \"base64\"]}"},
     {"input", JSON, NULL, NEEDED, "text, tokens, or a list of them", PROMPTS},
     {"model", STRING, NULL, USED, "the served model's name", NULL},
     {"normalize", BOOL, "true", USED, "scale each embedding to length 1", NULL},
-    {"pooling", JSON, "\"mean\"", USED,
+    {"pooling", STRING, "\"mean\"", USED,
      "mean of the hidden states behind the final norm, or the last one",
      "{\"enum\": [\"mean\", \"last\"]}"},
     {"priority", INT(-1000000, 1000000), "0", USED, "as for completions", NULL},
@@ -494,7 +494,7 @@ static const struct hzp_field example[] = {
     {"weights", JSON, NULL, USED, "with tokens: how much each counts, of either sign", COLUMN},
     END};
 
-static const struct hzp_field job_query[] = {
+const struct hzp_field hzp_query_job[] = {
     {"timeout", NUMBER(0, 3600), "30", USED, "seconds to wait for the job", NULL}, END};
 static const struct hzp_field version[] = {
     {"directory", STRING, NULL, USED, "export: its name on the server", NULL},
@@ -585,9 +585,9 @@ const struct hzp_field_set hzp_fields_version = {"VersionAction", {version}, fal
 const struct hzp_field_set hzp_fields_policy = {"PolicyPatch", {policy}, false, true, NULL};
 const struct hzp_field_set hzp_fields_example = {"Example", {example}, true, false, NULL};
 
-/* ---- routes ---- */
+/* ---- arguments of paths ---- */
 
-static const struct hzp_field examples_query[] = {
+const struct hzp_field hzp_query_examples[] = {
     {"completion_field", STRING, "\"completion\"", USED,
      "name of the field completion in the examples", NULL},
     {"prompt_field", STRING, "\"prompt\"", USED, "name of the field prompt in the examples", NULL},
@@ -595,165 +595,17 @@ static const struct hzp_field examples_query[] = {
     {"wait", STRING, NULL, USED, "answer when a version that has learned the examples serves",
      "{\"const\": \"served\"}"},
     END};
-static const struct hzp_field lessons_query[] = {
-    {"before", INT(1, 0x1p62), NULL, USED, "only lessons with smaller numbers", NULL},
+const struct hzp_field hzp_query_lessons[] = {
+    {"before", INT(1, 0x1p63), NULL, USED, "only lessons with smaller numbers", NULL},
     {"limit", INT(1, 100), "20", USED, "maximum number of lessons, newest first", NULL},
     END};
-static const struct hzp_field offset_query[] = {
+const struct hzp_field hzp_query_offset[] = {
     {"offset", INT(0, 0x1p62), "0", USED, "the first byte", NULL}, END};
-static const struct hzp_field timeline_query[] = {
-    {"seconds", NUMBER(0, 60), "5", USED, "how many seconds back the trace begins",
+const struct hzp_field hzp_query_timeline[] = {
+    {"seconds", NUMBER(1e-3, 60), "5", USED, "how many seconds back the trace begins",
      "{\"type\": \"number\", \"exclusiveMinimum\": 0, \"maximum\": 60}"},
     END};
-static const struct hzp_field weights_query[] = {{"limit", INT(1, 0x1p62), "4096", USED,
-                                                  "maximum number of versions, newest first",
-                                                  "{\"type\": \"integer\", \"minimum\": 1}"},
-                                                 END};
-
-static const struct hzp_route_fields rows[] = {
-    {.method = "POST",
-     .path = "/v1/completions",
-     .summary = "Complete a prompt",
-     .body = &hzp_fields_completions,
-     .streams = true},
-    {.method = "POST",
-     .path = "/v1/chat/completions",
-     .summary = "Answer a conversation",
-     .body = &hzp_fields_chat,
-     .streams = true},
-    {.method = "POST",
-     .path = "/v1/responses",
-     .summary = "Answer a conversation, in items",
-     .body = &hzp_fields_responses,
-     .streams = true},
-    {.method = "POST",
-     .path = "/v1/messages",
-     .summary = "Answer a conversation, in Anthropic's shape",
-     .body = &hzp_fields_messages,
-     .streams = true},
-    {.method = "POST",
-     .path = "/v1/messages/count_tokens",
-     .summary = "Count the tokens of a conversation, in Anthropic's shape",
-     .body = &hzp_fields_count_tokens},
-    {.method = "POST",
-     .path = "/v1/embeddings",
-     .summary = "Texts as vectors",
-     .body = &hzp_fields_embeddings},
-    {.method = "POST",
-     .path = "/v1/feedback",
-     .summary = "Score an answer",
-     .body = &hzp_fields_feedback},
-    {.method = "GET", .path = "/v1/models", .summary = "The one model, as a list"},
-    {.method = "GET", .path = "/v1/models/", .summary = "The one model that is served"},
-    {.method = "GET",
-     .path = "/v1/weights",
-     .summary = "Versions of the weights",
-     .query = weights_query},
-    {.method = "GET", .path = "/v1/weights/", .summary = "One version, or the list of names"},
-    {.method = "POST",
-     .path = "/v1/weights/",
-     .summary = "Activate, name or export a version, or end its trial: {id} is VERSION/activate, "
-                "/name, /export, /promote or /drop",
-     .body = &hzp_fields_version,
-     .query = job_query},
-    {.method = "DELETE", .path = "/v1/weights/names/", .summary = "Take a version's name away"},
-    {.method = "GET",
-     .path = "/v1/replication",
-     .summary = "What weights must agree with to be sent here"},
-    {.method = "GET",
-     .path = "/v1/replication/",
-     .summary = "Parts of a version: {id} is VERSION/manifest, /units/N or /files/NAME",
-     .query = offset_query},
-    {.method = "POST",
-     .path = "/v1/replication",
-     .summary = "Begin to send weights",
-     .body = &hzp_fields_manifest},
-    {.method = "PUT",
-     .path = "/v1/replication/",
-     .summary = "Bytes of a unit: {id} is CHECKSUM/units/N",
-     .query = offset_query},
-    {.method = "POST",
-     .path = "/v1/replication/",
-     .summary = "Let weights serve that were sent: {id} is CHECKSUM/activate",
-     .body = &hzp_fields_push,
-     .query = job_query},
-    {.method = "GET", .path = "/v1/ranks", .summary = "Ranks that serve, with --replicas"},
-    {.method = "POST",
-     .path = "/v1/ranks/",
-     .summary = "Give a rank no more requests, or some again: {id} is RANK/drain or RANK/resume"},
-    {.method = "GET", .path = "/v1/jobs/", .summary = "Progress of a job"},
-    {.method = "GET", .path = "/v1/policy", .summary = "Latency goals and training's share"},
-    {.method = "PATCH",
-     .path = "/v1/policy",
-     .summary = "Change latency goals and training's share",
-     .body = &hzp_fields_policy},
-    {.method = "POST",
-     .path = "/v1/fine_tuning/examples",
-     .summary = "Examples to learn from",
-     .body = &hzp_fields_example,
-     .query = examples_query,
-     .lines = true},
-    {.method = "GET",
-     .path = "/v1/fine_tuning/examples",
-     .summary = "How far examples are learned"},
-    {.method = "GET", .path = "/v1/fine_tuning/examples/", .summary = "What became of an example"},
-    {.method = "DELETE",
-     .path = "/v1/fine_tuning/examples/",
-     .summary = "Forget an example",
-     .query = job_query},
-    {.method = "GET",
-     .path = "/v1/lessons",
-     .summary = "What was taught, and what became of it",
-     .query = lessons_query},
-    {.method = "GET",
-     .path = "/v1/lessons/",
-     .summary = "One lesson: its texts, and what became of it"},
-    {.method = "POST",
-     .path = "/v1/undo",
-     .summary = "Take a lesson back, or go back to a version",
-     .body = &hzp_fields_undo,
-     .query = job_query},
-    {.method = "POST",
-     .path = "/v1/rollouts",
-     .summary = "Learn from answers that are rewarded",
-     .body = &hzp_fields_rollout},
-    {.method = "GET", .path = "/v1/rollouts", .summary = "Jobs that do"},
-    {.method = "GET", .path = "/v1/rollouts/", .summary = "One of them, with its curves"},
-    {.method = "DELETE", .path = "/v1/rollouts/", .summary = "Cancel one"},
-    {.method = "PUT",
-     .path = "/v1/samples/",
-     .summary = "A client's reward of an answer: {id} is SAMPLE/reward",
-     .body = &hzp_fields_reward},
-    {.method = "POST",
-     .path = "/tokenize",
-     .summary = "Text to tokens",
-     .body = &hzp_fields_tokenize},
-    {.method = "POST",
-     .path = "/detokenize",
-     .summary = "Tokens to text",
-     .body = &hzp_fields_detokenize},
-    {.method = "GET", .path = "/tokenizer_info", .summary = "The tokenizer's configuration"},
-    {.method = "GET",
-     .path = "/debug/timeline",
-     .summary = "What all ranks did in the last seconds, as a Chrome trace",
-     .query = timeline_query},
-    {.method = "GET", .path = "/load", .summary = "Requests being answered"},
-    {.method = "GET", .path = "/health", .summary = "Whether requests are taken"},
-    {.method = "GET", .path = "/ping", .summary = "As /health"},
-    {.method = "POST", .path = "/ping", .summary = "As /health"},
-    {.method = "GET", .path = "/version", .summary = "The program's version"},
-    {.method = "GET", .path = "/", .summary = "A line of text", .type = "text/plain"},
-    {.method = "GET",
-     .path = "/metrics",
-     .summary = "Figures for Prometheus",
-     .type = "text/plain; version=0.0.4"},
-    {.method = "GET", .path = "/openapi.json", .summary = "This description"},
-};
-
-const struct hzp_route_fields *hzp_route_fields(const char *method, const char *path)
-{
-    for (size_t i = 0; i < sizeof(rows) / sizeof(*rows); i++)
-        if (!strcmp(rows[i].method, method) && !strcmp(rows[i].path, path))
-            return &rows[i];
-    return NULL;
-}
+const struct hzp_field hzp_query_weights[] = {{"limit", INT(1, 0x1p63), "4096", USED,
+                                               "maximum number of versions, newest first",
+                                               "{\"type\": \"integer\", \"minimum\": 1}"},
+                                              END};

@@ -69,21 +69,15 @@ extern const struct hzp_field_set hzp_fields_completions, hzp_fields_chat, hzp_f
 extern const struct hzp_field_set hzp_fields_version, hzp_fields_manifest, hzp_fields_push,
     hzp_fields_undo, hzp_fields_feedback, hzp_fields_rollout, hzp_fields_reward;
 
-/* What a route takes; one row for each row of the route table (api/http/wire/http.c). */
-struct hzp_route_fields {
-    const char *method, *path; /* as in the route table */
-    const char *summary;
-    const struct hzp_field_set *body; /* NULL: none */
-    const struct hzp_field *query;    /* ended by one without a name; NULL: none */
-    bool lines;                       /* the body is a list, or lines, of such objects */
-    const char *type;                 /* a good answer's; NULL: application/json */
-    bool streams;                     /* may also answer server-sent events */
-};
-/* NULL: no row. */
-const struct hzp_route_fields *hzp_route_fields(const char *method, const char *path);
+/* Arguments behind the path of a route, ended by one without a name. */
+extern const struct hzp_field hzp_query_examples[], hzp_query_job[], hzp_query_lessons[],
+    hzp_query_offset[], hzp_query_timeline[], hzp_query_weights[];
 
 /* NULL: the set has no such field. */
 const struct hzp_field *hzp_field_find(const struct hzp_field_set *set, const char *name);
+
+/* Whether a text is one of the words that the field's schema lists; if it lists none, any is. */
+int hzp_field_word(const struct hzp_field *field, const char *text, struct hzp_err_text *reterr);
 
 /* Whether the names of members have this one; *ret_ignored: as one without effect. */
 bool hzp_members_find(const char *names, const char *name, bool *ret_ignored);

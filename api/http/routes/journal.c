@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "api/http/routes/journal.h"
 
-#include "api/learn/fingerprint.h"
+#include "base/hash.h"
 #include "base/thread.h"
 
 #include <ctype.h>

@@ -7,6 +7,7 @@
  *      {"version": V}                makes a version serve again: a number, a name, or "original"
  *
  * Taking back is a job (api/learn/versions.h): the answer waits for it, for ?timeout= seconds. */
+#include "api/http/routes/route.h"
 #include "api/http/routes/routes.h"
 #include "api/http/routes/versions_route.h"
 
@@ -20,8 +21,7 @@
 #include <string.h>
 
 enum {
-    LIMIT_DEFAULT = 20,
-    LIMIT_MAX = 100,
+    LIMIT_MAX = 100,    /* as the table of fields has it */
     TEXTS_MAX = 64,     /* examples shown for a lesson */
     TEXT_TOKENS = 4096, /* tokens shown for an example */
     VERSIONS_MAX = 4096
@@ -45,35 +45,13 @@ static json_t *lesson_json(struct hzp_exchange *x, const struct hzp_logged_lesso
                      "effect", hzp_state_effect(s, lesson->first));
 }
 
-/* A whole number from 1 to max in the query; absent: *ret stays. */
-static int read_count(struct hzp_exchange *x, const char *name, int64_t max, int64_t *ret,
-                      struct hzp_err_text *reterr)
-{
-    const char *text = hzp_exchange_query(x, name);
-    char *end = NULL;
-    if (!text)
-        return HZP_OK;
-    long long value = strtoll(text, &end, 10);
-    if (end == text || *end || value < 1 || value > max)
-        return hzp_fail_param(reterr, HZP_EINVAL, name,
-                              "%s must be a whole number from 1 to %" PRId64, name, max);
-    *ret = value;
-    return HZP_OK;
-}
-
 enum MHD_Result hzp_route_lessons(struct hzp_exchange *x)
 {
-    enum MHD_Result answered;
     struct hzp_logged_lesson lesson[LIMIT_MAX + 1];
     struct hzp_err_text err = {.text = ""};
-    int64_t limit = LIMIT_DEFAULT, before = INT64_MAX;
-    if (hzp_no_state(x, &answered))
-        return answered;
-    int r = read_count(x, "limit", LIMIT_MAX, &limit, &err);
-    if (r >= 0)
-        r = read_count(x, "before", INT64_MAX, &before, &err);
-    if (r >= 0)
-        r = hzp_state_lessons(x->server->engine->state, before, (int32_t)limit + 1, lesson, &err);
+    int32_t limit = (int32_t)HZP_MIN(hzp_query_int(x, "limit"), (int64_t)LIMIT_MAX);
+    int r = hzp_state_lessons(x->server->engine->state, hzp_query_int(x, "before"), limit + 1,
+                              lesson, &err);
     if (r < 0)
         return hzp_reply_fail(x, r, &err);
     json_t *list = json_array();
@@ -150,17 +128,12 @@ static void add_versions(struct hzp_exchange *x, const struct hzp_logged_lesson 
 
 enum MHD_Result hzp_route_lesson(struct hzp_exchange *x)
 {
-    enum MHD_Result answered;
     struct hzp_logged_lesson lesson;
     struct hzp_err_text err = {.text = ""};
     struct hzp_audit_taught who = {.key = ""};
-    char *end = NULL;
-    if (hzp_no_state(x, &answered))
-        return answered;
     struct hzp_state *s = x->server->engine->state;
-    long long id = strtoll(x->tail, &end, 10);
-    bool number = id > 0 && !*end && x->tail[0] >= '1' && x->tail[0] <= '9';
-    if (!number || hzp_state_lesson(s, id, &lesson, &err) < 0)
+    int64_t id = hzp_path_number(x->tail, 0);
+    if (id < 1 || hzp_state_lesson(s, id, &lesson, &err) < 0)
         return hzp_reply_error(x, MHD_HTTP_NOT_FOUND, NULL, NULL,
                                "there is no lesson %.40s: GET /v1/lessons lists them", x->tail);
     bool known = hzp_audit_find(hzp_state_audit(s), lesson.first, &who);
@@ -197,25 +170,12 @@ static int read_version(const json_t *body, struct asked *ret, struct hzp_err_te
 
 static int read_asked(const json_t *body, struct asked *ret, struct hzp_err_text *reterr)
 {
-    const char *name;
-    json_t *value;
-    json_object_foreach((json_t *)body, name, value)
-    {
-        if (strcmp(name, "lesson") && strcmp(name, "version") && strcmp(name, "redo"))
-            return hzp_fail_param(reterr, HZP_EINVAL, name, "\"%.40s\" is not a field of this body",
-                                  name);
-    }
-    const json_t *lesson = json_object_get(body, "lesson"), *redo = json_object_get(body, "redo");
-    if (lesson && (!json_is_integer(lesson) || json_integer_value(lesson) < 1))
-        return hzp_fail_param(reterr, HZP_EINVAL, "lesson", "lesson must be a lesson's number");
-    if (redo && !json_is_boolean(redo))
-        return hzp_fail_param(reterr, HZP_EINVAL, "redo", "redo must be true or false");
-    ret->lesson = json_integer_value(lesson);
-    ret->redo = json_is_true(redo);
+    hzp_given_int(body, "lesson", &ret->lesson);
+    hzp_given_bool(body, "redo", &ret->redo);
     HZP_TRY(read_version(body, ret, reterr));
-    if (ret->version && (lesson || ret->redo))
+    if (ret->version && (ret->lesson || ret->redo))
         return hzp_fail_param(reterr, HZP_EINVAL, "version", "either lesson or version, not both");
-    if (ret->redo && !lesson)
+    if (ret->redo && !ret->lesson)
         return hzp_fail_param(reterr, HZP_EINVAL, "redo", "redo needs the lesson's number");
     return HZP_OK;
 }
@@ -242,7 +202,7 @@ static enum MHD_Result teach_again(struct hzp_exchange *x, const struct hzp_logg
     int r = hzp_state_teach_again(s, lesson, &again.first, &again.last, &err);
     if (r < 0)
         return hzp_reply_fail(x, r, &err);
-    hzp_audit_write(hzp_state_audit(s), x->info.key, x->info.id, "redo",
+    hzp_route_audit(x, "redo",
                     json_pack("{s:I, s:I, s:I}", "lesson", (json_int_t)lesson->id, "first",
                               (json_int_t)again.first, "last", (json_int_t)again.last));
     r = hzp_state_lesson(s, 0, &again, &err);
@@ -265,12 +225,12 @@ static enum MHD_Result take_back(struct hzp_exchange *x, const struct hzp_logged
     return hzp_job_run(x, &job, "undo", json_pack("{s:I}", "lesson", (json_int_t)lesson->id));
 }
 
-static enum MHD_Result undo(struct hzp_exchange *x, const json_t *body)
+enum MHD_Result hzp_route_undo(struct hzp_exchange *x)
 {
     struct hzp_err_text err = {.text = ""};
     struct hzp_logged_lesson lesson;
     struct asked asked = {.lesson = 0};
-    int r = read_asked(body, &asked, &err);
+    int r = read_asked(x->asked, &asked, &err);
     if (r >= 0 && asked.version)
         return go_back(x, asked.version);
     if (r >= 0)
@@ -278,19 +238,4 @@ static enum MHD_Result undo(struct hzp_exchange *x, const json_t *body)
     if (r < 0)
         return hzp_reply_fail(x, r, &err);
     return asked.redo ? teach_again(x, &lesson) : take_back(x, &lesson);
-}
-
-enum MHD_Result hzp_route_undo(struct hzp_exchange *x)
-{
-    enum MHD_Result answered;
-    if (atomic_load(&x->server->state) != HZP_SERVER_UP)
-        return hzp_reply_unavailable(x);
-    if (hzp_no_state(x, &answered))
-        return answered;
-    json_t *body = x->bytes ? hzp_exchange_json(x, &answered) : json_object();
-    if (!body)
-        return answered;
-    answered = undo(x, body);
-    json_decref(body);
-    return answered;
 }

@@ -22,6 +22,17 @@
 #include <time.h>
 #include <unistd.h>
 
+/* A histogram of what was counted in classes; the last one has no upper bound. */
+static void classes(struct hzp_page *p, const char *name, const uint64_t *seen, const double *bound,
+                    int count, double sum, const char *help)
+{
+    struct hzp_histogram h = {.bound = bound, .bounds = count - 1, .sum = sum};
+    HZP_ASSERT(count <= HZP_BOUNDS_MAX);
+    for (int i = 0; i < count; i++)
+        h.count += h.seen[i] = seen[i];
+    hzp_page_histogram(p, name, &h, help);
+}
+
 /* What requests ask of the weights, and what became of it. */
 static void asked_weights(struct hzp_page *p, const struct hzp_scheduler_stats *s)
 {
@@ -55,10 +66,11 @@ static void guesses(struct hzp_page *p, const struct hzp_scheduler_stats *s)
                      "Guessed tokens that were right.");
     hzp_page_head(p, "vllm:spec_decode_num_accepted_tokens_per_pos_total", "counter",
                   "The same by their place in the draft.");
-    for (int i = 0; i < HZP_LOOKUP_MAX; i++)
-        fprintf(p->out,
-                "vllm:spec_decode_num_accepted_tokens_per_pos_total{%s,position=\"%d\"} %llu\n",
-                p->labels, i, (unsigned long long)s->accepted[i]);
+    for (int i = 0; i < HZP_LOOKUP_MAX; i++) {
+        char position[12];
+        snprintf(position, sizeof(position), "%d", i);
+        hzp_page_labelled(p, "position", position, (double)s->accepted[i]);
+    }
 }
 
 static void print_prefixes(struct hzp_page *p, const struct hzp_scheduler_stats *s)
@@ -94,27 +106,20 @@ static void serving(struct hzp_page *p, struct hzp_server *server)
     hzp_page_gauge(p, "vllm:num_requests_waiting", s.waiting, "Requests in the queue.");
     hzp_page_head(p, "vllm:num_requests_waiting_by_reason", "gauge",
                   "Requests in the queue, by reason.");
-    fprintf(p->out,
-            "vllm:num_requests_waiting_by_reason{%s,reason=\"capacity\"} %d\n"
-            "vllm:num_requests_waiting_by_reason{%s,reason=\"deferred\"} %d\n",
-            p->labels, s.waiting - s.waiting_weights, p->labels, s.waiting_weights);
+    hzp_page_labelled(p, "reason", "capacity", s.waiting - s.waiting_weights);
+    hzp_page_labelled(p, "reason", "deferred", s.waiting_weights);
     hzp_page_head(p, "vllm:engine_sleep_state", "gauge", "1: the state that the engine is in.");
-    fprintf(p->out,
-            "vllm:engine_sleep_state{%s,sleep_state=\"awake\"} 1\n"
-            "vllm:engine_sleep_state{%s,sleep_state=\"weights_offloaded\"} 0\n"
-            "vllm:engine_sleep_state{%s,sleep_state=\"discard_all\"} 0\n",
-            p->labels, p->labels, p->labels);
+    hzp_page_labelled(p, "sleep_state", "awake", 1);
+    hzp_page_labelled(p, "sleep_state", "weights_offloaded", 0);
+    hzp_page_labelled(p, "sleep_state", "discard_all", 0);
     hzp_page_gauge(p, "vllm:kv_cache_usage_perc", s.kv_pages ? (double)s.kv_taken / s.kv_pages : 0,
                    "Part of the KV cache in use, 1: all.");
     hzp_page_counter(p, "vllm:prompt_tokens_total", (double)s.prompt_tokens,
                      "Prompt tokens computed, or found in the prefix cache.");
     hzp_page_head(p, "vllm:prompt_tokens_by_source_total", "counter",
                   "Prompt tokens, by their source.");
-    fprintf(p->out,
-            "vllm:prompt_tokens_by_source_total{%s,source=\"local_compute\"} %llu\n"
-            "vllm:prompt_tokens_by_source_total{%s,source=\"local_cache_hit\"} %llu\n",
-            p->labels, (unsigned long long)(s.prompt_tokens - s.found_tokens), p->labels,
-            (unsigned long long)s.found_tokens);
+    hzp_page_labelled(p, "source", "local_compute", (double)(s.prompt_tokens - s.found_tokens));
+    hzp_page_labelled(p, "source", "local_cache_hit", (double)s.found_tokens);
     hzp_page_counter(p, "vllm:generation_tokens_total", (double)s.generated_tokens,
                      "Tokens generated.");
     print_prefixes(p, &s);
@@ -122,21 +127,13 @@ static void serving(struct hzp_page *p, struct hzp_server *server)
                      "Sequences preempted for lack of KV pages.");
     hzp_page_counter(p, "vllm:admission_rejections_total", (double)s.refused,
                      "Requests refused because the queue was full.");
-    hzp_page_head(p, "vllm:iteration_tokens_total", "histogram", "Tokens computed per step.");
-    uint64_t below = 0;
-    for (int i = 0; i < HZP_STEP_ROWS_CLASSES; i++) {
-        below += s.step_rows[i];
-        char bound[32] = "+Inf";
-        if (i < HZP_STEP_ROWS_CLASSES - 1)
-            hzp_page_bound_text(i ? 8 << (i - 1) : 1, bound);
-        fprintf(p->out, "vllm:iteration_tokens_total_bucket{%s,le=\"%s\"} %llu\n", p->labels, bound,
-                (unsigned long long)below);
-    }
-    fprintf(p->out, "vllm:iteration_tokens_total_sum{%s} %llu\n", p->labels,
-            (unsigned long long)(s.prompt_tokens - s.found_tokens + s.generated_tokens +
-                                 s.recomputed_tokens + s.rewarmed_tokens));
-    fprintf(p->out, "vllm:iteration_tokens_total_count{%s} %llu\n", p->labels,
-            (unsigned long long)below);
+    double bound[HZP_STEP_ROWS_CLASSES];
+    for (int i = 0; i < HZP_STEP_ROWS_CLASSES; i++)
+        bound[i] = i ? 8 << (i - 1) : 1;
+    classes(p, "vllm:iteration_tokens_total", s.step_rows, bound, HZP_STEP_ROWS_CLASSES,
+            (double)(s.prompt_tokens - s.found_tokens + s.generated_tokens + s.recomputed_tokens +
+                     s.rewarmed_tokens),
+            "Tokens computed per step.");
     hzp_page_head(p, "vllm:cache_config_info", "gauge", "The KV cache.");
     const struct hzp_engine_settings *settings = server->engine->config.settings;
     fprintf(p->out,
@@ -158,8 +155,7 @@ static void serving(struct hzp_page *p, struct hzp_server *server)
     hzp_page_head(p, "hzpserve_step_rows_budget_total", "counter",
                   "Steps in which a prompt could take rows, by what decided how many.");
     for (int i = 0; i < HZP_BUDGET_COUNT; i++)
-        fprintf(p->out, "hzpserve_step_rows_budget_total{%s,reason=\"%s\"} %llu\n", p->labels,
-                hzp_budget_reason_name(i), (unsigned long long)s.budget_reason[i]);
+        hzp_page_labelled(p, "reason", hzp_budget_reason_name(i), (double)s.budget_reason[i]);
     hzp_page_gauge(p, "hzpserve_waiting_tokens", (double)s.waiting_tokens,
                    "Prompt tokens in the queue.");
 }
@@ -174,31 +170,24 @@ static void loop(struct hzp_page *p, struct hzp_server *server)
     hzp_page_counter(p, "hzpserve_ride_steps_total", (double)l.ride_steps,
                      "Steps in which training rode in serving's matrix products.");
     hzp_page_head(p, "hzpserve_device_seconds_total", "counter", "Device time by tenant.");
-    fprintf(p->out,
-            "hzpserve_device_seconds_total{%s,tenant=\"serve\"} %.9g\n"
-            "hzpserve_device_seconds_total{%s,tenant=\"train\"} %.9g\n"
-            "hzpserve_device_seconds_total{%s,tenant=\"idle\"} %.9g\n",
-            p->labels, (double)l.serve_ns * 1e-9, p->labels, (double)l.train_ns * 1e-9, p->labels,
-            (double)l.idle_ns * 1e-9);
+    hzp_page_labelled(p, "tenant", "serve", (double)l.serve_ns * 1e-9);
+    hzp_page_labelled(p, "tenant", "train", (double)l.train_ns * 1e-9);
+    hzp_page_labelled(p, "tenant", "idle", (double)l.idle_ns * 1e-9);
     hzp_page_counter(p, "hzpserve_ahead_steps_total", (double)l.ahead_steps,
                      "Steps formed while the one before ran.");
     hzp_page_head(p, "hzpserve_host_seconds_total", "counter",
                   "Processor time of the engine thread outside the device, by what it did.");
-    fprintf(p->out,
-            "hzpserve_host_seconds_total{%s,part=\"form\"} %.9g\n"
-            "hzpserve_host_seconds_total{%s,part=\"issue\"} %.9g\n"
-            "hzpserve_host_seconds_total{%s,part=\"deliver\"} %.9g\n",
-            p->labels, (double)l.form_ns * 1e-9, p->labels, (double)l.issue_ns * 1e-9, p->labels,
-            (double)l.deliver_ns * 1e-9);
+    hzp_page_labelled(p, "part", "form", (double)l.form_ns * 1e-9);
+    hzp_page_labelled(p, "part", "issue", (double)l.issue_ns * 1e-9);
+    hzp_page_labelled(p, "part", "deliver", (double)l.deliver_ns * 1e-9);
     hzp_page_counter(p, "hzpserve_host_hidden_seconds_total", (double)l.hidden_ns * 1e-9,
                      "The part of host_seconds during which a step ran on the device.");
     hzp_page_head(p, "hzpserve_device_fallbacks_total", "counter",
                   "Cases in which the device took a slower way, by kind.");
     for (int i = 0; i < HZP_FALLBACK_COUNT; i++)
-        fprintf(p->out, "hzpserve_device_fallbacks_total{%s,kind=\"%s\"} %llu\n", p->labels,
-                hzp_fallback_name((enum hzp_fallback)i),
-                (unsigned long long)hzp_device_fallbacks(server->engine->parts.dev,
-                                                         (enum hzp_fallback)i));
+        hzp_page_labelled(
+            p, "kind", hzp_fallback_name((enum hzp_fallback)i),
+            (double)hzp_device_fallbacks(server->engine->parts.dev, (enum hzp_fallback)i));
     hzp_page_gauge(p, "hzpserve_engine_up", !l.failed && hzp_engine_running(server->engine),
                    "1: the engine loop runs.");
 }
@@ -249,8 +238,7 @@ static void split(struct hzp_page *p, struct hzp_server *server)
     hzp_page_head(p, "hzpserve_split_steps_total", "counter",
                   "Steps by what limited training's slice.");
     for (int i = 0; i < HZP_LIMIT_COUNT; i++)
-        fprintf(p->out, "hzpserve_split_steps_total{%s,limit=\"%s\"} %llu\n", p->labels,
-                hzp_split_limit_name(i), (unsigned long long)r->limited[i]);
+        hzp_page_labelled(p, "limit", hzp_split_limit_name(i), (double)r->limited[i]);
     free(r);
 }
 
@@ -290,23 +278,13 @@ static void versions(struct hzp_page *p, struct hzp_server *server)
                    "Every example up to this number was learned or never will be; -1: none.");
     hzp_page_counter(p, "hzpserve_weights_publications_total", (double)w.publications,
                      "Versions published.");
-    hzp_page_head(p, "hzpserve_publication_staleness", "histogram",
-                  "Optimizer steps between two publications.");
-    uint64_t below = 0, sum = 0;
-    int classes = HZP_COUNT(w.staleness_seen);
-    for (int i = 0; i < classes; i++) {
-        below += w.staleness_seen[i];
-        sum += (uint64_t)i * w.staleness_seen[i];
-        char bound[32] = "+Inf";
-        if (i < classes - 1)
-            hzp_page_bound_text(i, bound);
-        fprintf(p->out, "hzpserve_publication_staleness_bucket{%s,le=\"%s\"} %llu\n", p->labels,
-                bound, (unsigned long long)below);
+    double bound[HZP_COUNT(w.staleness_seen)], sum = 0;
+    for (int i = 0; i < HZP_COUNT(bound); i++) {
+        bound[i] = i;
+        sum += i * (double)w.staleness_seen[i];
     }
-    fprintf(p->out,
-            "hzpserve_publication_staleness_sum{%s} %llu\n"
-            "hzpserve_publication_staleness_count{%s} %llu\n",
-            p->labels, (unsigned long long)sum, p->labels, (unsigned long long)below);
+    classes(p, "hzpserve_publication_staleness", w.staleness_seen, bound, HZP_COUNT(bound), sum,
+            "Optimizer steps between two publications.");
 }
 
 /* What the comparison of versions on trial with the current one has come to. */
@@ -318,27 +296,24 @@ static void put_trials(struct hzp_page *p, struct hzp_trials *trials)
     hzp_page_head(p, "hzpserve_trials_total", "counter",
                   "Versions that were on trial, by its end.");
     for (int i = HZP_TRIAL_PROMOTED; i <= HZP_TRIAL_WITHDRAWN; i++)
-        fprintf(p->out, "hzpserve_trials_total{%s,end=\"%s\"} %llu\n", p->labels,
-                hzp_trial_end_name((enum hzp_trial_end)i), (unsigned long long)s.ended[i]);
+        hzp_page_labelled(p, "end", hzp_trial_end_name((enum hzp_trial_end)i), (double)s.ended[i]);
     hzp_page_gauge(p, "hzpserve_trial_version", (double)hzp_trials_running(trials),
                    "The version on trial; 0: none.");
     hzp_page_head(p, "hzpserve_trial_requests", "gauge",
                   "Requests of the newest trial that have ended, by the version that answered.");
     for (int i = 0; i < 2; i++)
-        fprintf(p->out, "hzpserve_trial_requests{%s,side=\"%s\"} %lld\n", p->labels, side[i],
-                (long long)s.newest.side[i].ended);
+        hzp_page_labelled(p, "side", side[i], (double)s.newest.side[i].ended);
     hzp_page_head(p, "hzpserve_trial_logprob", "gauge",
                   "Mean log-probability of the tokens of the newest trial, in nats.");
     for (int i = 0; i < 2; i++)
         if (s.newest.side[i].tokens)
-            fprintf(p->out, "hzpserve_trial_logprob{%s,side=\"%s\"} %.9g\n", p->labels, side[i],
-                    s.newest.side[i].logprob / (double)s.newest.side[i].tokens);
+            hzp_page_labelled(p, "side", side[i],
+                              s.newest.side[i].logprob / (double)s.newest.side[i].tokens);
     hzp_page_head(p, "hzpserve_trial_score", "gauge",
                   "Mean score of the answers of the newest trial.");
     for (int i = 0; i < 2; i++)
         if (s.newest.side[i].scores)
-            fprintf(p->out, "hzpserve_trial_score{%s,side=\"%s\"} %.9g\n", p->labels, side[i],
-                    s.newest.side[i].score / (double)s.newest.side[i].scores);
+            hzp_page_labelled(p, "side", side[i], s.newest.side[i].score / s.newest.side[i].scores);
 }
 
 /* What the gate did, and what is not learned any more. */
@@ -358,12 +333,9 @@ static void put_gate(struct hzp_page *p, const struct hzp_engine *e,
     }
     hzp_page_head(p, "hzpserve_examples_marked", "gauge",
                   "Examples that are no longer learned, over all runs, by mark.");
-    fprintf(p->out,
-            "hzpserve_examples_marked{%s,mark=\"skipped\"} %lld\n"
-            "hzpserve_examples_marked{%s,mark=\"deleted\"} %lld\n"
-            "hzpserve_examples_marked{%s,mark=\"rejected\"} %lld\n",
-            p->labels, (long long)kept->skipped, p->labels, (long long)kept->deleted, p->labels,
-            (long long)kept->rejected);
+    hzp_page_labelled(p, "mark", "skipped", (double)kept->skipped);
+    hzp_page_labelled(p, "mark", "deleted", (double)kept->deleted);
+    hzp_page_labelled(p, "mark", "rejected", (double)kept->rejected);
 }
 
 static void ratios(struct hzp_page *p, const struct hzp_ratio_stats *r)
@@ -402,8 +374,7 @@ static void when_learned(struct hzp_page *p, const struct hzp_engine *e,
     hzp_page_head(p, "hzpserve_learn_held_back", "gauge", "1: what holds learning back now.");
     const char *reason;
     for (int i = 0; (reason = hzp_outlook_reason(i)); i++)
-        fprintf(p->out, "hzpserve_learn_held_back{%s,by=\"%s\"} %d\n", p->labels, reason,
-                outlook.held_by && !strcmp(outlook.held_by, reason));
+        hzp_page_labelled(p, "by", reason, outlook.held_by && !strcmp(outlook.held_by, reason));
 }
 
 static void training(struct hzp_page *p, struct hzp_server *server)
@@ -477,46 +448,24 @@ static void training(struct hzp_page *p, struct hzp_server *server)
                      "Checkpoints that were due while the one before was still being written.");
 }
 
-/* One line for each rank that rank 0 knows of. */
-static void rank_gauge(struct hzp_page *p, const char *name, const struct hzp_control_state *of,
-                       double (*value)(const struct hzp_control_state *), int ranks,
-                       const char *help)
+/* A figure of a rank, of those in the table below. */
+static double rank_figure(const struct hzp_control_state *s, int which)
 {
-    hzp_page_head(p, name, "gauge", help);
-    for (int r = 0; r < ranks; r++)
-        if (of[r].known)
-            fprintf(p->out, "%s{%s,rank=\"%d\"} %.10g\n", name, p->labels, r, value(&of[r]));
+    const double figure[] = {!s->lost && !s->left, s->silent_s, s->waits_s,
+                             (double)s->done,      s->doing_s,  s->ahead_s};
+    return figure[which];
 }
 
-static double is_up(const struct hzp_control_state *s)
-{
-    return !s->lost && !s->left;
-}
-
-static double silent(const struct hzp_control_state *s)
-{
-    return s->silent_s;
-}
-
-static double waits(const struct hzp_control_state *s)
-{
-    return s->waits_s;
-}
-
-static double transfers(const struct hzp_control_state *s)
-{
-    return (double)s->done;
-}
-
-static double busy(const struct hzp_control_state *s)
-{
-    return s->doing_s;
-}
-
-static double ahead(const struct hzp_control_state *s)
-{
-    return s->ahead_s;
-}
+static const struct {
+    const char *name, *help;
+} rank_figures[] = {
+    {"hzpserve_rank_up", "1: the rank is there."},
+    {"hzpserve_rank_silent_seconds", "Time since the rank's last message."},
+    {"hzpserve_rank_waits_seconds", "For how long the rank's link has waited for another rank."},
+    {"hzpserve_rank_transfers", "Transfers that the rank has ended."},
+    {"hzpserve_rank_busy_seconds", "For how long a thread of the rank has been doing the same."},
+    {"hzpserve_rank_clock_ahead_seconds", "Rank 0's clock minus the rank's."},
+};
 
 /* How much slower than the others each rank is, and in what. */
 static void slowness(struct hzp_page *p, const struct hzp_control_state *of, int ranks)
@@ -550,17 +499,13 @@ static void ranks_of_job(struct hzp_page *p, struct hzp_server *server)
     hzp_page_counter(
         p, "hzpserve_rank_rejoins_total", (double)now.rejoins,
         "Times that all ranks were together again after a loss, and training went on.");
-    rank_gauge(p, "hzpserve_rank_up", of, is_up, ranks->ranks, "1: the rank is there.");
-    rank_gauge(p, "hzpserve_rank_silent_seconds", of, silent, ranks->ranks,
-               "Time since the rank's last message.");
-    rank_gauge(p, "hzpserve_rank_waits_seconds", of, waits, ranks->ranks,
-               "For how long the rank's link has waited for another rank.");
-    rank_gauge(p, "hzpserve_rank_transfers", of, transfers, ranks->ranks,
-               "Transfers that the rank has ended.");
-    rank_gauge(p, "hzpserve_rank_busy_seconds", of, busy, ranks->ranks,
-               "For how long a thread of the rank has been doing the same.");
-    rank_gauge(p, "hzpserve_rank_clock_ahead_seconds", of, ahead, ranks->ranks,
-               "Rank 0's clock minus the rank's.");
+    for (int i = 0; i < HZP_COUNT(rank_figures); i++) {
+        hzp_page_head(p, rank_figures[i].name, "gauge", rank_figures[i].help);
+        for (int r = 0; r < ranks->ranks; r++)
+            if (of[r].known)
+                fprintf(p->out, "%s{%s,rank=\"%d\"} %.10g\n", p->name, p->labels, r,
+                        rank_figure(&of[r], i));
+    }
     slowness(p, of, ranks->ranks);
     const struct hzp_engine *engine = server->engine;
     if (engine->parts.link &&
@@ -579,8 +524,7 @@ static void counted(struct hzp_page *p, struct hzp_metrics *m)
     hzp_page_head(p, "vllm:request_success_total", "counter",
                   "Choices that ended, by finish reason.");
     for (int i = 0; i < HZP_COUNT(m->reason); i++)
-        fprintf(p->out, "vllm:request_success_total{%s,finished_reason=\"%s\"} %llu\n", p->labels,
-                m->reason[i].name, (unsigned long long)m->reason[i].count);
+        hzp_page_labelled(p, "finished_reason", m->reason[i].name, (double)m->reason[i].count);
     hzp_page_histogram(p, "vllm:time_to_first_token_seconds", &m->ttft, "Time to the first token.");
     hzp_page_histogram(p, "vllm:inter_token_latency_seconds", &m->itl, "Time between two tokens.");
     hzp_page_histogram(p, "vllm:e2e_request_latency_seconds", &m->e2e, "Time to the last token.");

@@ -5,7 +5,13 @@
 
 void hzp_page_head(struct hzp_page *p, const char *name, const char *type, const char *help)
 {
+    p->name = name;
     fprintf(p->out, "# HELP %s %s\n# TYPE %s %s\n", name, help, name, type);
+}
+
+void hzp_page_labelled(struct hzp_page *p, const char *label, const char *text, double value)
+{
+    fprintf(p->out, "%s{%s,%s=\"%s\"} %.15g\n", p->name, p->labels, label, text, value);
 }
 
 void hzp_page_gauge(struct hzp_page *p, const char *name, double value, const char *help)
@@ -27,7 +33,9 @@ void hzp_page_counter(struct hzp_page *p, const char *name, double value, const 
     fprintf(p->out, "%s{%s} %.15g\n", name, p->labels, value);
 }
 
-const char *hzp_page_bound_text(double bound, char *ret)
+/* A bound as Python's client writes it, because boards select buckets by that text: with a decimal
+ * point ("1.0"), from a million on with an exponent ("1e+06").  ret [32]. */
+static const char *bound_text(double bound, char *ret)
 {
     snprintf(ret, 32, "%.10g", bound);
     if (bound < 1e6 && !strchr(ret, '.'))
@@ -45,10 +53,10 @@ void hzp_page_buckets(struct hzp_page *p, const char *name, const char *labels,
     for (int i = 0; i < h->bounds; i++) {
         below += h->seen[i];
         fprintf(p->out, "%s_bucket{%s,le=\"%s\"} %llu\n", name, labels,
-                hzp_page_bound_text(h->bound[i], bound), (unsigned long long)below);
+                bound_text(h->bound[i], bound), (unsigned long long)below);
     }
     fprintf(p->out, "%s_bucket{%s,le=\"+Inf\"} %llu\n", name, labels, (unsigned long long)h->count);
-    fprintf(p->out, "%s_sum{%s} %.9g\n%s_count{%s} %llu\n", name, labels, h->sum, name, labels,
+    fprintf(p->out, "%s_sum{%s} %.15g\n%s_count{%s} %llu\n", name, labels, h->sum, name, labels,
             (unsigned long long)h->count);
 }
 

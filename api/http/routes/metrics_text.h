@@ -13,10 +13,14 @@
 struct hzp_page {
     FILE *out;
     char labels[192]; /* model_name="...",engine="0" */
+    const char *name; /* the metric that is being written */
 };
 
 /* The lines in front of a metric's values. */
 void hzp_page_head(struct hzp_page *p, const char *name, const char *type, const char *help);
+
+/* A value of the metric whose head was written last, with one more label. */
+void hzp_page_labelled(struct hzp_page *p, const char *label, const char *text, double value);
 
 /* A metric with one value, which has the page's labels; plain: without labels. */
 void hzp_page_gauge(struct hzp_page *p, const char *name, double value, const char *help);
@@ -29,10 +33,6 @@ void hzp_page_histogram(struct hzp_page *p, const char *name, const struct hzp_h
 /* Its values alone, with these labels. */
 void hzp_page_buckets(struct hzp_page *p, const char *name, const char *labels,
                       const struct hzp_histogram *h);
-/* A bound as Python's client writes it, because boards select buckets by that text: with a decimal
- * point ("1.0"), from a million on with an exponent ("1e+06").  ret [32]. */
-const char *hzp_page_bound_text(double bound, char *ret);
-
 /* A label's value: quotes and backslashes are escaped, a newline is a blank; cut to size. */
 void hzp_page_label_text(const char *text, char *out, size_t size);
 

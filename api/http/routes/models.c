@@ -3,7 +3,7 @@
 #include "api/http/routes/routes.h"
 #include "base/arena.h"
 #include "base/version.h"
-#include "weights/json_file.h"
+#include "base/json_file.h"
 
 #include <limits.h>
 #include <stdio.h>
@@ -21,7 +21,7 @@ static json_t *generation_json(const struct hzp_server *server)
     json_t *config = NULL, *ret = json_object();
     const char *dir = server->engine->parts.source_dir;
     snprintf(path, sizeof(path), "%s/generation_config.json", dir ? dir : "");
-    if (!dir || hzp_json_read(path, GENERATION_BYTES_MAX, &config, NULL) < 0) {
+    if (!dir || hzp_json_read(path, GENERATION_BYTES_MAX, HZP_JSON_UNIQUE, &config, NULL) < 0) {
         json_decref(ret);
         return json_null();
     }

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* GET /openapi.json: the routes and their fields (field_table.h) as an OpenAPI 3.1 document. */
+/* GET /openapi.json: the routes (api/http/server.c) and their fields (field_table.h) as an OpenAPI
+ * 3.1 document. */
 #include "api/http/routes/field_table.h"
 #include "api/http/routes/routes.h"
 #include "base/version.h"
@@ -100,24 +101,23 @@ static json_t *reference(const char *name)
     return json_pack("{s:s}", "$ref", path);
 }
 
-static json_t *body_json(const struct hzp_route_fields *fields)
+static json_t *body_json(const struct hzp_route *route)
 {
-    json_t *schema = reference(fields->body->name);
-    if (fields->lines)
+    json_t *schema = reference(route->body->name);
+    if (route->feed) /* a list, or lines, of such objects */
         schema = json_pack("{s:[o, {s:s, s:o}]}", "anyOf", schema, "type", "array", "items",
-                           reference(fields->body->name));
+                           reference(route->body->name));
     return json_pack("{s:b, s:{s:{s:o}}}", "required", 1, "content", "application/json", "schema",
                      schema);
 }
 
-static json_t *parameters_json(const struct hzp_route_fields *fields, bool tail)
+static json_t *parameters_json(const struct hzp_route *route, bool tail)
 {
     json_t *list = json_array();
     if (tail)
         json_array_append_new(list, json_pack("{s:s, s:s, s:b, s:{s:s}}", "name", "id", "in",
                                               "path", "required", 1, "schema", "type", "string"));
-    for (const struct hzp_field *field = fields ? fields->query : NULL; field && field->name;
-         field++)
+    for (const struct hzp_field *field = route->query; field && field->name; field++)
         json_array_append_new(list, json_pack("{s:s, s:s, s:s, s:o}", "name", field->name, "in",
                                               "query", "description", field->note, "schema",
                                               field_schema(field, false)));
@@ -125,33 +125,33 @@ static json_t *parameters_json(const struct hzp_route_fields *fields, bool tail)
 }
 
 /* Answers: a good one, the errors, and for a route of bodies that is busy or slow 202. */
-static json_t *answers_json(const struct hzp_route_fields *fields)
+static json_t *answers_json(const struct hzp_route *route)
 {
-    const char *type = fields && fields->type ? fields->type : "application/json";
+    const char *type = route->type ? route->type : "application/json";
     json_t *good = json_pack("{s:{}}", type);
-    if (fields && fields->streams)
+    if (route->kind == HZP_ANSWER_STREAM)
         json_object_set_new(good, "text/event-stream", json_object());
     json_t *json = json_pack("{s:{s:s, s:O}, s:{s:s, s:{s:{s:o}}}}", "200", "description", "OK",
                              "content", good, "default", "description", "An error", "content",
                              "application/json", "schema", reference("Error"));
-    if (fields && fields->lines)
+    if (route->feed)
         json_object_set_new(json, "202",
                             json_pack("{s:s, s:O}", "description", "Accepted", "content", good));
     json_decref(good);
     return json;
 }
 
-static json_t *route_json(const struct hzp_route *route, const struct hzp_route_fields *fields)
+static json_t *route_json(const struct hzp_route *route)
 {
     bool tail = route->path[1] && route->path[strlen(route->path) - 1] == '/';
-    json_t *json = json_pack("{s:s, s:o}", "summary", fields ? fields->summary : "", "responses",
-                             answers_json(fields));
-    json_t *parameters = parameters_json(fields, tail);
+    json_t *json =
+        json_pack("{s:s, s:o}", "summary", route->summary, "responses", answers_json(route));
+    json_t *parameters = parameters_json(route, tail);
     if (json_array_size(parameters))
         json_object_set(json, "parameters", parameters);
     json_decref(parameters);
-    if (fields && fields->body)
-        json_object_set_new(json, "requestBody", body_json(fields));
+    if (route->body)
+        json_object_set_new(json, "requestBody", body_json(route));
     if (route->right != HZP_RIGHT_NONE)
         json_object_set_new(json, "security", json_pack("[{s:[]}, {}]", "key"));
     return json;
@@ -159,7 +159,6 @@ static json_t *route_json(const struct hzp_route *route, const struct hzp_route_
 
 static void add_route(const struct hzp_route *route, json_t *paths, json_t *schemas)
 {
-    const struct hzp_route_fields *fields = hzp_route_fields(route->method, route->path);
     char path[128], method[16];
     size_t n = strlen(route->path);
     snprintf(path, sizeof(path), "%s%s", route->path,
@@ -170,9 +169,9 @@ static void add_route(const struct hzp_route *route, json_t *paths, json_t *sche
     method[i] = 0;
     if (!json_object_get(paths, path))
         json_object_set_new(paths, path, json_object());
-    json_object_set_new(json_object_get(paths, path), method, route_json(route, fields));
-    if (fields && fields->body && !json_object_get(schemas, fields->body->name))
-        json_object_set_new(schemas, fields->body->name, set_schema(fields->body));
+    json_object_set_new(json_object_get(paths, path), method, route_json(route));
+    if (route->body && !json_object_get(schemas, route->body->name))
+        json_object_set_new(schemas, route->body->name, set_schema(route->body));
 }
 
 enum MHD_Result hzp_route_openapi(struct hzp_exchange *x)

@@ -6,10 +6,9 @@
  * step. */
 #include "api/http/routes/field_table.h"
 #include "api/http/routes/operator.h"
+#include "api/http/routes/route.h"
 #include "api/http/routes/routes.h"
 #include "api/http/wire/fields.h"
-#include "api/learn/audit.h"
-#include "api/learn/versions.h"
 #include "base/json.h"
 #include "base/thread.h"
 #include "nanobatch/split/split.h"
@@ -241,23 +240,18 @@ int hzp_policy_set(struct hzp_engine *e, const json_t *body, int64_t *ret_stalen
 enum MHD_Result hzp_route_policy_patch(struct hzp_exchange *x)
 {
     struct hzp_engine *e = x->server->engine;
-    enum MHD_Result answered;
     struct hzp_err_text text = {{0}, {0}};
     int64_t staleness;
-    json_t *body = hzp_exchange_json(x, &answered);
-    if (!body)
-        return answered;
     /* Serialises PATCHes: each changes the fields it names, and the later one wins. */
     hzp_lock_take(&x->server->policy_lock);
-    int r = hzp_policy_set(e, body, &staleness, &text);
+    int r = hzp_policy_set(e, x->asked, &staleness, &text);
     if (r == HZP_OK)
         hzp_operator_keep(e);
     hzp_lock_release(&x->server->policy_lock);
-    if (r == HZP_OK && e->state)
-        hzp_audit_write(hzp_state_audit(e->state), x->info.key, x->info.id, "policy",
-                        json_pack("{s:O}", "set", body));
-    json_decref(body);
-    if (r == HZP_OK && staleness >= 0)
+    if (r < 0)
+        return hzp_reply_fail(x, r, &text);
+    hzp_route_audit(x, "policy", json_pack("{s:O}", "set", x->asked));
+    if (staleness >= 0)
         wait_for_bound(e);
-    return r < 0 ? hzp_reply_fail(x, r, &text) : answer(x);
+    return answer(x);
 }

@@ -11,14 +11,12 @@
  * them want the admin key, if there is one: units are the model. */
 #include "api/learn/replication.h"
 
-#include "api/http/routes/field_table.h"
+#include "api/http/routes/route.h"
 #include "api/http/routes/routes.h"
 #include "api/http/routes/versions_route.h"
 #include "api/http/wire/fields.h"
 #include "base/arena.h"
 
-#include <ctype.h>
-#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -45,41 +43,6 @@ static bool read_path(const char *tail, struct path *ret)
     return read_part(&tail, ret->name, sizeof(ret->name)) &&
            read_part(&tail, ret->what, sizeof(ret->what)) &&
            read_part(&tail, ret->which, sizeof(ret->which)) && !*tail;
-}
-
-/* A whole number; -1: the text is none. */
-static int64_t read_number(const char *text)
-{
-    char *end;
-    errno = 0;
-    long long n = isdigit((unsigned char)*text) ? strtoll(text, &end, 10) : -1;
-    return n < 0 || errno || *end ? -1 : n;
-}
-
-static int read_offset(const struct hzp_exchange *x, uint64_t *ret, struct hzp_err_text *reterr)
-{
-    const char *text = hzp_exchange_query(x, "offset");
-    int64_t n = text ? read_number(text) : 0;
-    if (n < 0)
-        return hzp_fail_param(reterr, HZP_EINVAL, "offset", "offset must be a whole number");
-    *ret = (uint64_t)n;
-    return HZP_OK;
-}
-
-/* True: it was answered. */
-static bool not_here(struct hzp_exchange *x, enum MHD_Result *ret)
-{
-    if (x->server->engine->state)
-        return false;
-    *ret = hzp_reply_error(x, MHD_HTTP_NOT_FOUND, NULL, NULL,
-                           "this server does not learn: it was started with --no-train");
-    return true;
-}
-
-static enum MHD_Result no_route(struct hzp_exchange *x)
-{
-    return hzp_reply_error(x, MHD_HTTP_NOT_FOUND, NULL, NULL, "no such route: %.100s%.100s",
-                           x->route->path, x->tail);
 }
 
 /* ---- reading ---- */
@@ -112,19 +75,17 @@ static enum MHD_Result get_bytes(struct hzp_exchange *x, uint64_t id, const stru
 {
     struct hzp_state *s = x->server->engine->state;
     struct hzp_err_text err = {.text = ""};
-    uint64_t offset = 0;
+    uint64_t offset = (uint64_t)hzp_query_int(x, "offset");
     size_t bytes = 0;
-    int r = read_offset(x, &offset, &err);
-    if (r < 0)
-        return hzp_reply_fail(x, r, &err);
+    int r;
     if (!hzp_exchange_charge(x, HZP_TRANSFER_PIECE))
         return hzp_reply_no_memory(x);
     char *data = malloc(HZP_TRANSFER_PIECE);
     if (!data)
         return hzp_reply_no_memory(x);
     if (!strcmp(path->what, "units"))
-        r = hzp_state_read_unit(s, id, read_number(path->which), offset, data, HZP_TRANSFER_PIECE,
-                                &bytes, &err);
+        r = hzp_state_read_unit(s, id, hzp_path_number(path->which, 0), offset, data,
+                                HZP_TRANSFER_PIECE, &bytes, &err);
     else
         r = hzp_state_read_text(s, id, path->which, offset, data, HZP_TRANSFER_PIECE, &bytes, &err);
     if (r >= 0)
@@ -135,18 +96,15 @@ static enum MHD_Result get_bytes(struct hzp_exchange *x, uint64_t id, const stru
 
 enum MHD_Result hzp_route_replication_get(struct hzp_exchange *x)
 {
-    enum MHD_Result answered;
     struct hzp_err_text err = {.text = ""};
     struct path path;
     uint64_t id = 0;
-    if (not_here(x, &answered))
-        return answered;
     if (!read_path(x->tail, &path))
-        return no_route(x);
+        return hzp_reply_no_route(x);
     bool manifest = !strcmp(path.what, "manifest") && !path.which[0];
     bool bytes = (!strcmp(path.what, "units") || !strcmp(path.what, "files")) && path.which[0];
     if (!manifest && !bytes)
-        return no_route(x);
+        return hzp_reply_no_route(x);
     int r = hzp_state_find(x->server->engine->state, path.name, &id, &err);
     if (r < 0)
         return hzp_reply_fail(x, r, &err);
@@ -160,11 +118,8 @@ static int64_t piece_bytes(const struct hzp_exchange *x)
 
 enum MHD_Result hzp_route_replication(struct hzp_exchange *x)
 {
-    enum MHD_Result answered;
     struct hzp_replica replica;
     struct hzp_err_text err = {.text = ""};
-    if (not_here(x, &answered))
-        return answered;
     int r = hzp_state_replica(x->server->engine->state, &replica, &err);
     if (r < 0)
         return hzp_reply_fail(x, r, &err);
@@ -204,20 +159,9 @@ static enum MHD_Result reply_upload(struct hzp_exchange *x, uint64_t checksum)
 
 enum MHD_Result hzp_route_replication_begin(struct hzp_exchange *x)
 {
-    enum MHD_Result answered;
     struct hzp_manifest m;
     struct hzp_err_text err = {.text = ""};
-    if (atomic_load(&x->server->state) != HZP_SERVER_UP)
-        return hzp_reply_unavailable(x);
-    if (not_here(x, &answered))
-        return answered;
-    json_t *body = hzp_exchange_json(x, &answered);
-    if (!body)
-        return answered;
-    int r = hzp_fields_check(&hzp_fields_manifest, body, NULL, &err);
-    if (r >= 0)
-        r = hzp_manifest_read(body, &m, &err);
-    json_decref(body);
+    int r = hzp_manifest_read(x->asked, &m, &err);
     if (r < 0)
         return hzp_reply_fail(x, r, &err);
     uint64_t checksum = m.checksum;
@@ -228,23 +172,16 @@ enum MHD_Result hzp_route_replication_begin(struct hzp_exchange *x)
 
 enum MHD_Result hzp_route_replication_put(struct hzp_exchange *x)
 {
-    enum MHD_Result answered;
     struct hzp_err_text err = {.text = ""};
     struct path path;
-    uint64_t checksum = 0, offset = 0, received = 0;
-    if (atomic_load(&x->server->state) != HZP_SERVER_UP)
-        return hzp_reply_unavailable(x);
-    if (not_here(x, &answered))
-        return answered;
+    uint64_t checksum = 0, offset = (uint64_t)hzp_query_int(x, "offset"), received = 0;
     if (!read_path(x->tail, &path) || strcmp(path.what, "units") ||
         !hzp_checksum_read(path.name, &checksum))
-        return no_route(x);
-    int64_t unit = read_number(path.which);
+        return hzp_reply_no_route(x);
+    int64_t unit = hzp_path_number(path.which, 0);
     if (unit < 0 || unit > INT32_MAX)
-        return no_route(x);
-    int r = read_offset(x, &offset, &err);
-    if (r >= 0)
-        r = hzp_state_upload_write(x->server->engine->state, checksum, (int32_t)unit, offset,
+        return hzp_reply_no_route(x);
+    int r = hzp_state_upload_write(x->server->engine->state, checksum, (int32_t)unit, offset,
                                    x->body ? x->body : "", x->bytes, &received, &err);
     if (r < 0)
         return hzp_reply_conflict(x, r, &err);
@@ -253,44 +190,19 @@ enum MHD_Result hzp_route_replication_put(struct hzp_exchange *x)
                                     (json_int_t)unit, "received", (json_int_t)received));
 }
 
-static int read_activation(const json_t *body, struct hzp_version_job *job,
-                           struct hzp_err_text *reterr)
-{
-    const char *lessons = NULL, *source = NULL;
-    HZP_TRY(hzp_fields_check(&hzp_fields_push, body, NULL, reterr));
-    HZP_TRY(hzp_field_string(body, "lessons", &lessons, reterr));
-    HZP_TRY(hzp_field_string(body, "source", &source, reterr));
-    job->replay = lessons && !strcmp(lessons, "replay");
-    if (lessons && strcmp(lessons, "skip") && !job->replay)
-        return hzp_fail_param(reterr, HZP_EINVAL, "lessons",
-                              "lessons must be \"skip\" or \"replay\"");
-    if (source && strlen(source) > HZP_VERSION_SOURCE_MAX)
-        return hzp_fail_param(reterr, HZP_EINVAL, "source", "source must have at most %d bytes",
-                              HZP_VERSION_SOURCE_MAX);
-    snprintf(job->source, sizeof(job->source), "%s", source ? source : "not named");
-    return HZP_OK;
-}
-
 enum MHD_Result hzp_route_replication_activate(struct hzp_exchange *x)
 {
-    enum MHD_Result answered;
-    struct hzp_err_text err = {.text = ""};
     struct hzp_version_job job = {.kind = HZP_JOB_PUSH, .reset = true};
+    const char *source = json_string_value(json_object_get(x->asked, "source"));
     struct path path;
-    if (atomic_load(&x->server->state) != HZP_SERVER_UP)
-        return hzp_reply_unavailable(x);
-    if (not_here(x, &answered))
-        return answered;
     if (!read_path(x->tail, &path) || strcmp(path.what, "activate") || path.which[0] ||
         !hzp_checksum_read(path.name, &job.checksum))
-        return no_route(x);
-    json_t *body = x->bytes ? hzp_exchange_json(x, &answered) : json_object();
-    if (!body)
-        return answered;
-    int r = read_activation(body, &job, &err);
-    json_decref(body);
-    if (r < 0)
-        return hzp_reply_fail(x, r, &err);
+        return hzp_reply_no_route(x);
+    if (source && strlen(source) > HZP_VERSION_SOURCE_MAX)
+        return hzp_reply_error(x, MHD_HTTP_BAD_REQUEST, "source", NULL,
+                               "source must have at most %d bytes", HZP_VERSION_SOURCE_MAX);
+    snprintf(job.source, sizeof(job.source), "%s", source ? source : "not named");
+    job.replay = hzp_given_word(x->asked, "lessons", "replay");
     return hzp_job_run(x, &job, "push",
                        json_pack("{s:s, s:s, s:s}", "checksum", path.name, "lessons",
                                  job.replay ? "replay" : "skip", "source", job.source));

@@ -8,12 +8,10 @@
  * All want the key that may teach: what is learned changes the model for everybody, and the texts
  * that are shown are other clients'. */
 #include "api/http/routes/completion.h"
-#include "api/http/routes/field_table.h"
 #include "api/http/routes/metrics_text.h"
+#include "api/http/routes/route.h"
 #include "api/http/routes/routes.h"
 #include "api/http/wire/fields.h"
-#include "api/learn/audit.h"
-#include "api/learn/versions.h"
 #include "base/arena.h"
 
 #include <inttypes.h>
@@ -30,30 +28,10 @@ static int32_t given_int(const json_t *body, const char *name, int64_t preset)
     return (int32_t)preset;
 }
 
-/* The index of the field's word among `count` words; absent: *ret stays. */
-static int read_word(const json_t *body, const char *name, const char *const *word, int count,
-                     int *ret, struct hzp_err_text *reterr)
-{
-    const char *text = NULL;
-    HZP_TRY(hzp_field_string(body, name, &text, reterr));
-    for (int i = 0; i < count && text; i++)
-        if (!strcmp(text, word[i])) {
-            *ret = i;
-            return HZP_OK;
-        }
-    return text ? hzp_fail_param(reterr, HZP_EINVAL, name, "%s has no value \"%.40s\"", name, text)
-                : HZP_OK;
-}
-
-static int read_numbers(const json_t *body, struct hzp_rollout_spec *ret,
-                        struct hzp_err_text *reterr)
+static void read_numbers(const json_t *body, struct hzp_rollout_spec *ret)
 {
     static const char *const advantages[] = {"std", "mean", "none"};
-    const char *algos[HZP_ROLLOUT_ALGOS];
-    int algo = HZP_ROLLOUT_GRPO, advantage = -1;
     int64_t seed = (int64_t)(hzp_now_ns() >> 10);
-    for (int i = 0; i < HZP_ROLLOUT_ALGOS; i++)
-        algos[i] = hzp_rollout_algo_name((enum hzp_rollout_algo)i);
     ret->train = true;
     ret->temperature = 1;
     ret->n = given_int(body, "n", 8);
@@ -64,14 +42,15 @@ static int read_numbers(const json_t *body, struct hzp_rollout_spec *ret,
     hzp_given_int(body, "seed", &seed);
     hzp_given_number(body, "temperature", &ret->temperature);
     hzp_given_bool(body, "train", &ret->train);
-    HZP_TRY(read_word(body, "algo", algos, HZP_ROLLOUT_ALGOS, &algo, reterr));
-    HZP_TRY(read_word(body, "advantage", advantages, HZP_COUNT(advantages), &advantage, reterr));
     ret->seed = (uint64_t)seed;
-    ret->algo = (enum hzp_rollout_algo)algo;
-    ret->advantage = advantage >= 0                  ? (enum hzp_advantage)advantage
-                     : algo == HZP_ROLLOUT_REINFORCE ? HZP_ADVANTAGE_MEAN
-                                                     : HZP_ADVANTAGE_STD;
-    return HZP_OK;
+    ret->algo = HZP_ROLLOUT_GRPO;
+    for (int i = 0; i < HZP_ROLLOUT_ALGOS; i++)
+        if (hzp_given_word(body, "algo", hzp_rollout_algo_name((enum hzp_rollout_algo)i)))
+            ret->algo = (enum hzp_rollout_algo)i;
+    ret->advantage = ret->algo == HZP_ROLLOUT_REINFORCE ? HZP_ADVANTAGE_MEAN : HZP_ADVANTAGE_STD;
+    for (int i = 0; i < HZP_COUNT(advantages); i++)
+        if (hzp_given_word(body, "advantage", advantages[i]))
+            ret->advantage = (enum hzp_advantage)i;
 }
 
 /* One prompt, as a completion of it or an answer to it would have it. */
@@ -156,33 +135,22 @@ static int read_spec(const struct hzp_engine *engine, const json_t *body,
                      struct hzp_rollout_spec *ret, struct hzp_err_text *reterr)
 {
     const json_t *reward = json_object_get(body, "reward");
-    HZP_TRY(hzp_fields_check(&hzp_fields_rollout, body, NULL, reterr));
     if (!json_is_object(reward))
         return hzp_fail_param(reterr, HZP_EINVAL, "reward", "reward must be given: {\"type\"}");
-    HZP_TRY(read_numbers(body, ret, reterr));
+    read_numbers(body, ret);
     HZP_TRY(hzp_verifier_create(reward, &ret->verifier, reterr));
     return read_prompts(engine, body, ret, reterr);
 }
 
 /* ---- routes ---- */
 
-static bool unserved(struct hzp_exchange *x, enum MHD_Result *ret)
-{
-    if (x->server->engine->rollouts)
-        return false;
-    *ret = hzp_reply_error(x, MHD_HTTP_NOT_FOUND, NULL, NULL, "this server makes no rollouts");
-    return true;
-}
-
 /* The number in "rollout-7", or "7"; 0: none. */
 static uint64_t id_of(const char *tail)
 {
     static const char before[] = "rollout-";
-    char *end;
-    if (!strncmp(tail, before, sizeof(before) - 1))
-        tail += sizeof(before) - 1;
-    uint64_t id = *tail >= '0' && *tail <= '9' ? strtoull(tail, &end, 10) : 0;
-    return id && !*end ? id : 0;
+    bool named = !strncmp(tail, before, sizeof(before) - 1);
+    int64_t id = hzp_path_number(named ? tail + sizeof(before) - 1 : tail, 0);
+    return (uint64_t)HZP_MAX(id, 0);
 }
 
 static enum MHD_Result no_job(struct hzp_exchange *x)
@@ -192,27 +160,16 @@ static enum MHD_Result no_job(struct hzp_exchange *x)
 
 static void audit(struct hzp_exchange *x, const char *action, uint64_t id)
 {
-    if (x->server->engine->state)
-        hzp_audit_write(hzp_state_audit(x->server->engine->state), x->info.key, x->info.id, action,
-                        json_pack("{s:I}", "rollout", (json_int_t)id));
+    hzp_route_audit(x, action, json_pack("{s:I}", "rollout", (json_int_t)id));
 }
 
 enum MHD_Result hzp_route_rollouts_post(struct hzp_exchange *x)
 {
-    enum MHD_Result answered;
     struct hzp_err_text err = {.text = ""};
     struct hzp_rollout_spec spec = {.prompts = 0};
     struct hzp_engine *engine = x->server->engine;
     uint64_t id;
-    if (atomic_load(&x->server->state) != HZP_SERVER_UP)
-        return hzp_reply_unavailable(x);
-    if (unserved(x, &answered))
-        return answered;
-    json_t *body = hzp_exchange_json(x, &answered);
-    if (!body)
-        return answered;
-    int r = read_spec(engine, body, &spec, &err);
-    json_decref(body);
+    int r = read_spec(engine, x->asked, &spec, &err);
     if (r >= 0)
         r = hzp_rollouts_add(engine->rollouts, &spec, &id, &err);
     hzp_rollout_spec_fini(&spec);
@@ -224,9 +181,6 @@ enum MHD_Result hzp_route_rollouts_post(struct hzp_exchange *x)
 
 enum MHD_Result hzp_route_rollouts(struct hzp_exchange *x)
 {
-    enum MHD_Result answered;
-    if (unserved(x, &answered))
-        return answered;
     return hzp_reply_json(x, MHD_HTTP_OK,
                           json_pack("{s:s, s:o}", "object", "list", "data",
                                     hzp_rollouts_list(x->server->engine->rollouts)));
@@ -234,9 +188,6 @@ enum MHD_Result hzp_route_rollouts(struct hzp_exchange *x)
 
 enum MHD_Result hzp_route_rollout(struct hzp_exchange *x)
 {
-    enum MHD_Result answered;
-    if (unserved(x, &answered))
-        return answered;
     if (!hzp_exchange_make(x, JOB_BYTES))
         return hzp_reply_no_memory(x);
     json_t *job = hzp_rollouts_job(x->server->engine->rollouts, id_of(x->tail));
@@ -245,11 +196,8 @@ enum MHD_Result hzp_route_rollout(struct hzp_exchange *x)
 
 enum MHD_Result hzp_route_rollout_delete(struct hzp_exchange *x)
 {
-    enum MHD_Result answered;
     struct hzp_err_text err = {.text = ""};
     uint64_t id = id_of(x->tail);
-    if (unserved(x, &answered))
-        return answered;
     int r = hzp_rollouts_cancel(x->server->engine->rollouts, id, &err);
     if (r < 0)
         return hzp_reply_fail(x, r, &err);
@@ -259,26 +207,13 @@ enum MHD_Result hzp_route_rollout_delete(struct hzp_exchange *x)
 
 enum MHD_Result hzp_route_sample_reward(struct hzp_exchange *x)
 {
-    enum MHD_Result answered;
     struct hzp_err_text err = {.text = ""};
-    char *end;
-    if (unserved(x, &answered))
-        return answered;
-    int64_t sample = strtoll(x->tail, &end, 10);
-    if (strcmp(end, "/reward") != 0)
-        return hzp_reply_error(x, MHD_HTTP_NOT_FOUND, NULL, NULL, "no such route: %.100s%.100s",
-                               x->route->path, x->tail);
-    json_t *body = hzp_exchange_json(x, &answered);
-    if (!body)
-        return answered;
-    const json_t *value = json_object_get(body, "value");
-    double reward = json_number_value(value);
-    int r = hzp_fields_check(&hzp_fields_reward, body, NULL, &err);
-    if (r >= 0 && !json_is_number(value))
-        r = hzp_fail_param(&err, HZP_EINVAL, "value", "value must be a number");
-    json_decref(body);
-    if (r >= 0)
-        r = hzp_rollouts_reward(x->server->engine->rollouts, sample, reward, &err);
+    const char *slash = strchr(x->tail, '/');
+    int64_t sample = hzp_path_number(x->tail, '/');
+    double reward = json_number_value(json_object_get(x->asked, "value"));
+    if (!slash || strcmp(slash, "/reward") != 0)
+        return hzp_reply_no_route(x);
+    int r = hzp_rollouts_reward(x->server->engine->rollouts, sample, reward, &err);
     return r < 0 ? hzp_reply_fail(x, r, &err)
                  : hzp_reply_json(x, MHD_HTTP_OK,
                                   json_pack("{s:s, s:I, s:f}", "object", "sample", "sample",

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "api/http/routes/taught.h"
 
-#include "api/learn/fingerprint.h"
 #include "base/arena.h"
+#include "base/hash.h"
 #include "base/thread.h"
 
 #include <errno.h>

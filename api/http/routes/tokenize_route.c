@@ -7,7 +7,7 @@
 #include "api/http/routes/routes.h"
 #include "api/http/wire/fields.h"
 #include "base/json.h"
-#include "weights/json_file.h"
+#include "base/json_file.h"
 
 #include <stdarg.h>
 #include <stdlib.h>
@@ -273,8 +273,8 @@ enum MHD_Result hzp_route_tokenizer_info(struct hzp_exchange *x)
              parts->source_dir ? parts->source_dir : ".");
     struct hzp_err_text err;
     json_t *info = NULL;
-    int code =
-        parts->source_dir ? hzp_json_read(path, INFO_BYTES_MAX, &info, &err) : (int)HZP_ENOENT;
+    int code = parts->source_dir ? hzp_json_read(path, INFO_BYTES_MAX, HZP_JSON_UNIQUE, &info, &err)
+                                 : (int)HZP_ENOENT;
     if (code < 0 && code != HZP_ENOENT)
         return hzp_reply_fail(x, HZP_EIO, &err);
     info = code < 0 ? json_object() : json_numbers(info);

@@ -11,22 +11,19 @@
  *
  * {version} is a number, a name or "current".  What takes time is a job (api/learn/versions.h): the
  * answer waits for it, for ?timeout= seconds, and is 200 when it is done, 202 when it is not. */
+#include "api/http/routes/field_table.h"
+#include "api/http/routes/route.h"
 #include "api/http/routes/routes.h"
 #include "api/http/routes/versions_route.h"
 
 #include "api/http/wire/fields.h"
 #include "api/learn/audit.h"
 #include "base/arena.h"
-#include "base/decimal.h"
 
-#include <ctype.h>
-#include <errno.h>
 #include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-
-static const double timeout_default = 30, timeout_max = 3600;
 
 /* ---- a version as JSON ---- */
 
@@ -124,27 +121,6 @@ enum MHD_Result hzp_reply_conflict(struct hzp_exchange *x, int code, const struc
                                "x-should-retry", "false");
 }
 
-static enum MHD_Result not_found(struct hzp_exchange *x)
-{
-    return hzp_reply_error(x, MHD_HTTP_NOT_FOUND, NULL, NULL, "no such route: %.100s%.100s",
-                           x->route->path, x->tail);
-}
-
-bool hzp_no_state(struct hzp_exchange *x, enum MHD_Result *ret)
-{
-    if (x->server->engine->state)
-        return false;
-    *ret = hzp_reply_error(x, MHD_HTTP_NOT_FOUND, NULL, NULL,
-                           "this server does not learn: it was started with --no-train");
-    return true;
-}
-
-static void audit(struct hzp_exchange *x, const char *action, json_t *what)
-{
-    hzp_audit_write(hzp_state_audit(x->server->engine->state), x->info.key, x->info.id, action,
-                    what);
-}
-
 /* ---- jobs ---- */
 
 static json_t *range_json(int64_t first, int64_t last)
@@ -191,101 +167,50 @@ static enum MHD_Result reply_job(struct hzp_exchange *x, const struct hzp_versio
                           job_json(x, job));
 }
 
-/* A request that waits for its job; its exchange is parked. */
+/* A request that waits for its job. */
 struct waiter {
-    struct hzp_exchange *x;
-    struct hzp_note note;
-    uint64_t job, end_ns;
-    _Atomic bool left;
+    struct hzp_waiting waiting;
+    uint64_t job;
 };
 
-static void client_left(void *ctx)
+static bool look(struct hzp_waiting *waiting, bool left, bool over, enum MHD_Result *ret)
 {
-    struct waiter *w = ctx;
-    atomic_store(&w->left, true);
-}
-
-static bool keep_waiting(struct hzp_exchange *x)
-{
-    return true;
-}
-
-/* Notifying thread. */
-static void look(void *ctx)
-{
-    struct waiter *w = ctx;
-    struct hzp_exchange *x = w->x;
-    struct hzp_server *server = x->server;
+    struct waiter *w = HZP_CONTAINER_OF(waiting, struct waiter, waiting);
+    struct hzp_state *state = waiting->x->server->engine->state;
     struct hzp_version_job job = {.state = HZP_JOB_FAILED, .code = HZP_ECANCELED};
-    bool known = hzp_state_job(server->engine->state, w->job, &job);
-    bool left = atomic_load(&w->left);
-    if (known && !ended(&job) && !left && hzp_now_ns() < w->end_ns &&
-        hzp_engine_running(server->engine))
-        return;
-    hzp_state_hold_job(server->engine->state, w->job, false);
-    hzp_notify_unpoll(server->notify, &w->note);
-    hzp_hangup_forget(server->hangup, x->fd);
-    if (left || reply_job(x, &job) == MHD_NO)
-        x->closing = true;
-    hzp_exchange_wake(x);
-    free(w);
-}
-
-static int read_timeout(struct hzp_exchange *x, double *ret, struct hzp_err_text *reterr)
-{
-    const char *text = hzp_exchange_query(x, "timeout");
-    *ret = timeout_default;
-    const char *end = text ? hzp_decimal(text, ret) : "";
-    if (!end || *end || *ret < 0 || *ret > timeout_max)
-        return hzp_fail_param(reterr, HZP_EINVAL, "timeout",
-                              "timeout must be a number of seconds from 0 to %g", timeout_max);
-    return HZP_OK;
+    bool known = hzp_state_job(state, w->job, &job);
+    if (known && !ended(&job) && !over)
+        return false;
+    hzp_state_hold_job(state, w->job, false);
+    if (!left)
+        *ret = reply_job(waiting->x, &job);
+    return true;
 }
 
 enum MHD_Result hzp_job_run(struct hzp_exchange *x, const struct hzp_version_job *asked,
                             const char *action, json_t *what)
 {
     struct hzp_err_text err = {.text = ""};
-    double seconds = 0;
+    struct hzp_state *state = x->server->engine->state;
     uint64_t id = 0;
-    int r = read_timeout(x, &seconds, &err);
-    if (r >= 0)
-        r = hzp_state_ask(x->server->engine->state, asked, &id, &err);
+    int r = hzp_state_ask(state, asked, &id, &err);
     if (r < 0) {
         json_decref(what);
         return hzp_reply_conflict(x, r, &err);
     }
-    hzp_state_hold_job(x->server->engine->state, id, true);
+    hzp_state_hold_job(state, id, true);
     json_object_set_new(what, "job", json_integer((json_int_t)id));
-    audit(x, action, what);
+    hzp_route_audit(x, action, what);
     struct waiter *w = hzp_xcalloc(1, sizeof(*w));
-    *w = (struct waiter){.x = x,
-                         .note = {.call = look, .ctx = w},
-                         .job = id,
-                         .end_ns = hzp_now_ns() + (uint64_t)(seconds * 1e9)};
-    x->resume = keep_waiting;
-    hzp_hangup_watch(x->server->hangup, x->fd, client_left, w);
-    hzp_notify_poll(x->server->notify, &w->note);
-    return MHD_YES;
-}
-
-/* A whole number from 1 on; 0: the text is none. */
-static int64_t read_number(const char *text)
-{
-    char *end;
-    errno = 0;
-    long long n = isdigit((unsigned char)*text) ? strtoll(text, &end, 10) : 0;
-    return n > 0 && !errno && !*end ? n : 0;
+    w->job = id;
+    return hzp_wait(x, hzp_query_number(x, "timeout"), &w->waiting, look);
 }
 
 enum MHD_Result hzp_route_job(struct hzp_exchange *x)
 {
-    enum MHD_Result answered;
     struct hzp_version_job job;
-    int64_t id = read_number(x->tail);
-    if (hzp_no_state(x, &answered))
-        return answered;
-    if (!id || !hzp_state_job(x->server->engine->state, (uint64_t)id, &job))
+    int64_t id = hzp_path_number(x->tail, 0);
+    if (id < 1 || !hzp_state_job(x->server->engine->state, (uint64_t)id, &job))
         return hzp_reply_error(x, MHD_HTTP_NOT_FOUND, NULL, NULL,
                                "there is no job %.40s, or it was too long ago", x->tail);
     return hzp_reply_json(x, MHD_HTTP_OK, job_json(x, &job));
@@ -311,17 +236,14 @@ static enum MHD_Result list_names(struct hzp_exchange *x)
 
 enum MHD_Result hzp_route_version_get(struct hzp_exchange *x)
 {
-    enum MHD_Result answered;
     struct hzp_version_record record;
     struct hzp_places places;
     struct hzp_err_text err = {.text = ""};
     uint64_t id = 0;
-    if (hzp_no_state(x, &answered))
-        return answered;
     if (!strcmp(x->tail, "names"))
         return list_names(x);
     if (strchr(x->tail, '/'))
-        return not_found(x);
+        return hzp_reply_no_route(x);
     int r = hzp_state_find(x->server->engine->state, x->tail, &id, &err);
     if (r >= 0)
         r = hzp_state_record(x->server->engine->state, id, &record, &err);
@@ -341,41 +263,18 @@ enum MHD_Result hzp_route_version_get(struct hzp_exchange *x)
     return hzp_reply_json(x, MHD_HTTP_OK, json);
 }
 
-/* The body, or an empty object if there is none.  NULL: an error was answered. */
-static json_t *read_body(struct hzp_exchange *x, enum MHD_Result *ret)
-{
-    return x->bytes ? hzp_exchange_json(x, ret) : json_object();
-}
-
-/* Refuses fields other than these; n of them. */
-static int check_names(const json_t *body, const char *const *known, int n,
-                       struct hzp_err_text *reterr)
+/* Refuses fields of other actions than this one's, which are listed with blanks between them. */
+static int check_names(const json_t *body, const char *names, struct hzp_err_text *reterr)
 {
     const char *name;
     json_t *value;
-    size_t bytes;
-    json_object_keylen_foreach((json_t *)body, name, bytes, value)
+    bool ignored;
+    json_object_foreach((json_t *)(uintptr_t)body, name, value)
     {
-        int i = 0;
-        while (i < n && (strlen(name) != bytes || strcmp(name, known[i])))
-            i++;
-        if (i == n)
+        if (!hzp_members_find(names, name, &ignored))
             return hzp_fail_param(reterr, HZP_EINVAL, name, "\"%.40s\" is not a field of this body",
                                   name);
     }
-    return HZP_OK;
-}
-
-/* One of two words; absent: the first. */
-static int read_choice(const json_t *body, const char *field, const char *first, const char *second,
-                       bool *ret_second, struct hzp_err_text *reterr)
-{
-    const char *text = NULL;
-    HZP_TRY(hzp_field_string(body, field, &text, reterr));
-    *ret_second = text && !strcmp(text, second);
-    if (text && strcmp(text, first) && !*ret_second)
-        return hzp_fail_param(reterr, HZP_EINVAL, field, "%s must be \"%s\" or \"%s\"", field,
-                              first, second);
     return HZP_OK;
 }
 
@@ -394,43 +293,31 @@ static int read_name(const json_t *body, const char *field, struct hzp_version_j
     return HZP_OK;
 }
 
-static int read_activation(const json_t *body, struct hzp_version_job *job, json_t *what,
-                           struct hzp_err_text *reterr)
-{
-    static const char *const known[] = {"lessons", "optimizer"};
-    HZP_TRY(check_names(body, known, HZP_COUNT(known), reterr));
-    HZP_TRY(read_choice(body, "lessons", "skip", "replay", &job->replay, reterr));
-    HZP_TRY(read_choice(body, "optimizer", "restore", "reset", &job->reset, reterr));
-    json_object_set_new(what, "lessons", json_string(job->replay ? "replay" : "skip"));
-    json_object_set_new(what, "optimizer", json_string(job->reset ? "reset" : "restore"));
-    return HZP_OK;
-}
-
 static int read_asked(const json_t *body, struct hzp_version_job *job, json_t *what,
                       struct hzp_err_text *reterr)
 {
-    static const char *const name[] = {"name"}, *const directory[] = {"directory"};
-    if (job->kind == HZP_JOB_ACTIVATE)
-        return read_activation(body, job, what, reterr);
-    bool exports = job->kind == HZP_JOB_EXPORT;
-    HZP_TRY(check_names(body, exports ? directory : name, 1, reterr));
-    HZP_TRY(read_name(body, exports ? "directory" : "name", job, reterr));
-    json_object_set_new(what, exports ? "directory" : "name", json_string(job->name));
+    const char *field = job->kind == HZP_JOB_EXPORT ? "directory" : "name";
+    if (job->kind != HZP_JOB_ACTIVATE) {
+        HZP_TRY(check_names(body, field, reterr));
+        HZP_TRY(read_name(body, field, job, reterr));
+        json_object_set_new(what, field, json_string(job->name));
+        return HZP_OK;
+    }
+    HZP_TRY(check_names(body, "lessons optimizer", reterr));
+    job->replay = hzp_given_word(body, "lessons", "replay");
+    job->reset = hzp_given_word(body, "optimizer", "reset");
+    json_object_set_new(what, "lessons", json_string(job->replay ? "replay" : "skip"));
+    json_object_set_new(what, "optimizer", json_string(job->reset ? "reset" : "restore"));
     return HZP_OK;
 }
 
 /* The trial of the version that the path names ends at the next step. */
 static enum MHD_Result end_trial(struct hzp_exchange *x, const char *text, bool promote)
 {
-    enum MHD_Result answered;
     struct hzp_err_text err = {.text = ""};
     struct hzp_engine *e = x->server->engine;
     uint64_t version = 0;
-    json_t *body = read_body(x, &answered);
-    if (!body)
-        return answered;
-    int r = check_names(body, NULL, 0, &err);
-    json_decref(body);
+    int r = check_names(x->asked, "", &err);
     if (r >= 0)
         r = hzp_state_find(e->state, text, &version, &err);
     if (r >= 0 && !e->trials)
@@ -441,7 +328,7 @@ static enum MHD_Result end_trial(struct hzp_exchange *x, const char *text, bool 
         return hzp_reply_fail(x, r, &err);
     hzp_loop_poke(e->parts.loop);
     const char *action = promote ? "promote" : "drop";
-    audit(x, action, json_pack("{s:I}", "version", (json_int_t)version));
+    hzp_route_audit(x, action, json_pack("{s:I}", "version", (json_int_t)version));
     return hzp_reply_json(x, MHD_HTTP_ACCEPTED,
                           json_pack("{s:s, s:I, s:s}", "object", "trial", "version",
                                     (json_int_t)version, "asked", action));
@@ -454,38 +341,29 @@ enum MHD_Result hzp_route_version_post(struct hzp_exchange *x)
         enum hzp_job_kind kind;
     } actions[] = {
         {"activate", HZP_JOB_ACTIVATE}, {"name", HZP_JOB_NAME}, {"export", HZP_JOB_EXPORT}};
-    enum MHD_Result answered;
     struct hzp_err_text err = {.text = ""};
     struct hzp_version_job job = {.id = 0};
     struct hzp_version_record record;
     char version[HZP_VERSION_NAME_MAX + 1];
     const char *slash = strchr(x->tail, '/');
     int i = 0;
-    if (atomic_load(&x->server->state) != HZP_SERVER_UP)
-        return hzp_reply_unavailable(x);
-    if (hzp_no_state(x, &answered))
-        return answered;
     while (slash && i < HZP_COUNT(actions) && strcmp(slash + 1, actions[i].action))
         i++;
     bool promotes = slash && !strcmp(slash + 1, "promote");
     bool ends = promotes || (slash && !strcmp(slash + 1, "drop"));
     if (!slash || (i == HZP_COUNT(actions) && !ends) ||
         slash - x->tail >= (ptrdiff_t)sizeof(version))
-        return not_found(x);
+        return hzp_reply_no_route(x);
     snprintf(version, sizeof(version), "%.*s", (int)(slash - x->tail), x->tail);
     if (ends)
         return end_trial(x, version, promotes);
-    json_t *body = read_body(x, &answered);
-    if (!body)
-        return answered;
     json_t *what = json_object();
     job.kind = actions[i].kind;
     int r = hzp_state_find(x->server->engine->state, version, &job.version, &err);
     if (r >= 0)
         r = hzp_state_record(x->server->engine->state, job.version, &record, &err);
     if (r >= 0)
-        r = read_asked(body, &job, what, &err);
-    json_decref(body);
+        r = read_asked(x->asked, &job, what, &err);
     if (r < 0) {
         json_decref(what);
         return hzp_reply_fail(x, r, &err);
@@ -496,14 +374,11 @@ enum MHD_Result hzp_route_version_post(struct hzp_exchange *x)
 
 enum MHD_Result hzp_route_name_delete(struct hzp_exchange *x)
 {
-    enum MHD_Result answered;
     struct hzp_err_text err = {.text = ""};
-    if (hzp_no_state(x, &answered))
-        return answered;
     int r = hzp_state_unname(x->server->engine->state, x->tail, &err);
     if (r < 0)
         return hzp_reply_fail(x, r, &err);
-    audit(x, "unname", json_pack("{s:s}", "name", x->tail));
+    hzp_route_audit(x, "unname", json_pack("{s:s}", "name", x->tail));
     return hzp_reply_json(
         x, MHD_HTTP_OK,
         json_pack("{s:s, s:s, s:b}", "object", "name", "name", x->tail, "deleted", true));
@@ -533,11 +408,9 @@ static const char *example_status(struct hzp_engine *e, int64_t n, int64_t learn
 static int64_t read_example(struct hzp_exchange *x, enum MHD_Result *ret)
 {
     struct hzp_state_stats stats;
-    int64_t n = read_number(x->tail);
-    if (hzp_no_state(x, ret))
-        return 0;
+    int64_t n = hzp_path_number(x->tail, 0);
     hzp_state_read_stats(x->server->engine->state, &stats);
-    if (n && n <= stats.last_sequence_number)
+    if (n > 0 && n <= stats.last_sequence_number)
         return n;
     *ret = hzp_reply_error(x, MHD_HTTP_NOT_FOUND, NULL, NULL, "there is no example %.40s", x->tail);
     return 0;
@@ -565,8 +438,6 @@ enum MHD_Result hzp_route_example_delete(struct hzp_exchange *x)
 {
     enum MHD_Result answered;
     struct hzp_weights_stats weights;
-    if (atomic_load(&x->server->state) != HZP_SERVER_UP)
-        return hzp_reply_unavailable(x);
     int64_t n = read_example(x, &answered);
     if (!n)
         return answered;

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* GET /v1/weights: all kept version records, newest first, and the current staleness. */
 #include "api/http/routes/replicas_route.h"
+#include "api/http/routes/route.h"
 #include "api/http/routes/routes.h"
 #include "api/http/routes/versions_route.h"
 
@@ -8,18 +9,6 @@
 #include <stdlib.h>
 
 enum { RECORDS_MAX = 4096 };
-
-/* The query parameter limit, at most RECORDS_MAX; 0: it is not a valid number. */
-static int32_t limit_of(const char *asked)
-{
-    if (!asked)
-        return RECORDS_MAX;
-    char *end = (char *)asked;
-    long n = *asked >= '0' && *asked <= '9' ? strtol(asked, &end, 10) : 0;
-    if (*end)
-        return 0;
-    return n < RECORDS_MAX ? (int32_t)n : RECORDS_MAX;
-}
 
 /* What the gate did last; null: there is none. */
 static json_t *gate_json(const struct hzp_engine *engine)
@@ -92,11 +81,7 @@ static json_t *canary_json(const struct hzp_engine *engine)
 enum MHD_Result hzp_route_weights(struct hzp_exchange *x)
 {
     struct hzp_weights *weights = x->server->engine->parts.weights;
-    const char *asked = hzp_exchange_query(x, "limit");
-    int32_t limit = limit_of(asked);
-    if (!limit)
-        return hzp_reply_error(x, MHD_HTTP_BAD_REQUEST, "limit", NULL,
-                               "limit must be a whole number of at least 1, not \"%.40s\"", asked);
+    int32_t limit = (int32_t)HZP_MIN(hzp_query_int(x, "limit"), (int64_t)RECORDS_MAX);
     struct hzp_version_record *record = malloc(RECORDS_MAX * sizeof(*record));
     if (!record)
         return hzp_reply_error(x, MHD_HTTP_TOO_MANY_REQUESTS, NULL, NULL, "no memory now");

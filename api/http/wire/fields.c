@@ -5,6 +5,7 @@
 #include "text/chars/utf8.h"
 
 #include <math.h>
+#include <string.h>
 
 const char *hzp_json_kind(const json_t *value)
 {
@@ -119,6 +120,12 @@ void hzp_given_bool(const json_t *body, const char *name, bool *ret)
 {
     int r = hzp_field_bool(body, name, ret, NULL);
     HZP_ASSERT(r == HZP_OK);
+}
+
+bool hzp_given_word(const json_t *body, const char *name, const char *word)
+{
+    const char *text = json_string_value(json_object_get(body, name));
+    return text && !strcmp(text, word);
 }
 
 int64_t hzp_field_bound(double bound)

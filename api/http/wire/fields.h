@@ -30,6 +30,8 @@ int hzp_field_string(const json_t *body, const char *name, const char **ret,
 void hzp_given_int(const json_t *body, const char *name, int64_t *ret);
 void hzp_given_number(const json_t *body, const char *name, float *ret);
 void hzp_given_bool(const json_t *body, const char *name, bool *ret);
+/* Whether the field's text is this one. */
+bool hzp_given_word(const json_t *body, const char *name, const char *word);
 
 /* A bound as an integer, the nearest there is. */
 int64_t hzp_field_bound(double bound);

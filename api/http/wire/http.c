@@ -469,7 +469,7 @@ static bool run_route(void *ctx)
 {
     struct hzp_exchange *x = ctx;
     hzp_exchange_hold(x);
-    enum MHD_Result r = is_for_nobody(x) ? MHD_NO : x->route->answer(x);
+    enum MHD_Result r = is_for_nobody(x) ? MHD_NO : x->server->answer(x);
     /* An answer that comes later does not use it, but for the journal of a stream that goes on. */
     if (!x->resume || !x->journal) {
         free(x->body);
@@ -490,7 +490,7 @@ static bool run_route(void *ctx)
 /* Whether a thread of the pool answers it. */
 static bool is_pooled(const struct hzp_exchange *x)
 {
-    return x->route && x->route->pooled && !x->refusal.status && !x->fed &&
+    return x->route && !x->route->at_once && !x->refusal.status && !x->fed &&
            !x->server->forward.answer;
 }
 
@@ -518,8 +518,8 @@ static enum MHD_Result begin(struct hzp_exchange *x, const char *method, const c
         return MHD_YES;
     if (x->server->forward.answer)
         return x->server->forward.answer(x->server->forward.ctx, x, method, path);
-    if (!x->route->pooled)
-        return x->route->answer(x);
+    if (x->route->at_once)
+        return x->server->answer(x);
     x->task = (struct hzp_pool_task){.run = run_route, .ctx = x};
     bool is_long = x->received >= LONG_BYTES;
     /* Parks first: the task may end before this thread goes on. */
@@ -739,6 +739,7 @@ int hzp_server_start(const struct hzp_server_config *config, struct hzp_server *
     s->routes = config->routes;
     s->engine = config->engine;
     s->forward = config->forward;
+    s->answer = config->answer;
     s->metrics = config->metrics;
     s->count = config->count;
     s->taught = config->taught;

@@ -6,7 +6,7 @@
  *
  *     api/http/wire/door.h     accepts connections, bounds their number, ends slow ones
  *     I/O threads         headers, bodies, sockets; a route that takes no time is answered here
- *     api/http/wire/pool.h     routes that parse, tokenise or write to a disk (hzp_route.pooled);
+ *     api/http/wire/pool.h     routes that parse, tokenise or write to a disk;
  *                         those with long bodies in a pool of their own, so that no number of them
  *                         keeps a short one waiting, and what takes seconds in others (lanes)
  *     api/http/wire/notify.h   is told by the engine thread which requests have new tokens, and
@@ -24,7 +24,7 @@
  *
  * Bounds: connections, bytes of a body (413), what the scheduler queues (429).
  *
- * Thread: a handler runs on an I/O thread or, if its route is pooled, on one of the pool; an
+ * Thread: a handler runs on an I/O thread (hzp_route.at_once) or on one of the pool; an
  * exchange is used by one thread at a time.
  */
 #ifndef HZP_API_HTTP_WIRE_HTTP_H
@@ -61,10 +61,12 @@ struct hzp_forwarder {
 };
 
 /* Owned by the modules above this room, which give the server their pointers. */
-struct hzp_target;   /* api/http/wire/target.h */
-struct hzp_feedback; /* api/http/routes/feedback.h */
-struct hzp_metrics;  /* api/http/routes/metrics.h */
-struct hzp_taught;   /* api/http/routes/taught.h */
+struct hzp_target;    /* api/http/wire/target.h */
+struct hzp_field;     /* api/http/routes/field_table.h */
+struct hzp_field_set; /* likewise */
+struct hzp_feedback;  /* api/http/routes/feedback.h */
+struct hzp_metrics;   /* api/http/routes/metrics.h */
+struct hzp_taught;    /* api/http/routes/taught.h */
 
 /* Counts a request that was answered, or whose client disconnected (status 0).  Any thread. */
 typedef void hzp_count_fn(struct hzp_metrics *metrics, const struct hzp_request_info *info,
@@ -72,9 +74,10 @@ typedef void hzp_count_fn(struct hzp_metrics *metrics, const struct hzp_request_
 
 struct hzp_server {
     const struct hzp_http_settings *settings;
-    const struct hzp_route *routes; /* the last row has no path */
-    struct hzp_engine *engine;      /* NULL: requests are forwarded: */
-    struct hzp_forwarder forward;   /* .answer NULL: they are not */
+    const struct hzp_route *routes;                    /* the last row has no path */
+    struct hzp_engine *engine;                         /* NULL: requests are forwarded: */
+    struct hzp_forwarder forward;                      /* .answer NULL: they are not */
+    enum MHD_Result (*answer)(struct hzp_exchange *x); /* checks what the route needs, calls it */
     struct hzp_metrics *metrics;
     hzp_count_fn *count;
     struct hzp_auth *auth;
@@ -110,7 +113,8 @@ struct hzp_exchange {
     const struct hzp_route *route;     /* NULL: none */
     struct hzp_target *target;         /* the target in its request line */
     const char *tail;                  /* the path behind the route's prefix */
-    struct hzp_gzip *gzip;             /* owned: reads the body; NULL: it comes as it is */
+    json_t *asked;         /* the body, while the handler of a route that needs it runs */
+    struct hzp_gzip *gzip; /* owned: reads the body; NULL: it comes as it is */
     char *body;
     size_t bytes, room;
     size_t received;            /* bytes of the body, decoded, also those that were fed already */
@@ -135,7 +139,7 @@ struct hzp_exchange {
     int64_t staleness;             /* with version: sent as x-hzpserve-staleness */
     uint64_t stale_prefix;         /* sent as x-hzpserve-stale-prefix; 0: it is not sent */
     struct MHD_Response *response; /* to be sent by the I/O thread */
-    struct hzp_pool_task task;     /* for a pooled route */
+    struct hzp_pool_task task;     /* for a route of the pool */
 
     /* Set by a pooled handler that answers later; called on the I/O thread.  resume: the exchange
      * was woken and has no answer yet; false: the connection is closed.  leave: the exchange ends,
@@ -155,15 +159,30 @@ enum hzp_answer_kind {
     HZP_ANSWER_STREAM, /* the same; it can be a stream, which a relay resumes (journal.h) */
 };
 
+/* What must be so before a handler is called; else the answer is an error. */
+enum hzp_route_needs {
+    HZP_NEEDS_UP = 1,       /* the server does not stop, and its device works */
+    HZP_NEEDS_STATE = 2,    /* it learns */
+    HZP_NEEDS_ROLLOUTS = 4, /* it makes rollouts */
+    HZP_NEEDS_RANKS = 8,    /* it has replicas */
+    HZP_NEEDS_BODY = 16,    /* x->asked: the body, which has what the route's fields say */
+    HZP_TAKES_BODY = 32,    /* the same; without a body an empty object */
+};
+
 /* How a request on a path is answered. */
 struct hzp_route {
     const char *method, *path; /* a path that ends in '/' takes what follows as its tail */
-    enum hzp_right right;      /* which key it wants */
-    bool pooled;               /* may block or take long */
-    enum hzp_answer_kind kind;
+    const char *summary;       /* for /openapi.json */
     /* Calls a hzp_reply function and returns its result, or arranges for an answer later and
      * returns MHD_YES.  MHD_NO: the connection is closed. */
     enum MHD_Result (*answer)(struct hzp_exchange *x);
+    enum hzp_right right; /* which key it wants */
+    unsigned needs;       /* enum hzp_route_needs */
+    enum hzp_answer_kind kind;
+    bool at_once;                     /* takes no time: answered on the I/O thread, not by a pool */
+    const struct hzp_field_set *body; /* the fields of its body; NULL: it has none */
+    const struct hzp_field *query;    /* arguments, up to one without a name; NULL: none */
+    const char *type;                 /* of a good answer; NULL: application/json */
     /* Pool: takes x->body, a piece of a long body, while the rest arrives; NULL: the answer reads
      * the body as a whole.  False: it has replied, and the rest of the body is thrown away. */
     bool (*feed)(struct hzp_exchange *x);
@@ -175,6 +194,7 @@ struct hzp_server_config {
     const struct hzp_route *routes; /* the last row has no path */
     struct hzp_engine *engine;      /* NULL: requests are checked and forwarded: */
     struct hzp_forwarder forward;
+    enum MHD_Result (*answer)(struct hzp_exchange *x); /* NULL: likewise */
     struct hzp_metrics *metrics;
     hzp_count_fn *count;
     struct hzp_taught *taught;     /* NULL: only with an engine */

@@ -303,10 +303,7 @@ void hzp_notify_settle(struct hzp_notify *n)
 void hzp_notify_poll(struct hzp_notify *n, struct hzp_note *note)
 {
     hzp_lock_take(&n->lock);
-    if (n->polls == n->room) {
-        n->room = HZP_MAX(16, 2 * n->room);
-        n->polled = hzp_xrealloc(n->polled, (size_t)n->room * sizeof(struct hzp_note *));
-    }
+    n->polled = hzp_xgrow(n->polled, &n->room, n->polls + 1, sizeof(struct hzp_note *));
     n->polled[n->polls++] = note;
     hzp_lock_release(&n->lock);
     hzp_wake_poke(&n->wake);
