@@ -72,7 +72,7 @@ int hzp_json_read(const char *path, size_t size_max, json_t **ret, struct hzp_er
     root = hzp_json_load(text, got, HZP_JSON_ANY | HZP_JSON_UNIQUE | HZP_JSON_PYTHON, NULL, &error);
     if (!root)
         r = hzp_fail(reterr, HZP_EFORMAT, "%s: line %d: %s", path, error.line, error.text);
-    else if (!json_is_object(root) || hzp_json_spelling(root))
+    else if (!json_is_object(root))
         r = hzp_fail(reterr, HZP_EFORMAT, "%s: not a JSON object", path);
 out:
     close(fd);
