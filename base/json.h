@@ -52,7 +52,7 @@ const char *hzp_json_spelling(const json_t *value);
 /* For a spelled value they answer as for a number: it is no object and has no members. */
 bool hzp_json_is_object(const json_t *value);
 #undef json_is_object
-#define json_is_object(value) hzp_json_is_object(value)
+#define json_is_object(value)   hzp_json_is_object(value)
 #define json_object_size(value) json_object_size(hzp_json_is_object(value) ? (value) : NULL)
 #define json_object_iter(value) json_object_iter(hzp_json_is_object(value) ? (value) : NULL)
 

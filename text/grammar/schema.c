@@ -76,7 +76,6 @@ enum {
     LISTED_MAX = 1 << 20, /* entries of all lists */
 };
 
-
 static bool is_one_of(const char *name, const char *const *list)
 {
     for (; *list; list++)
