@@ -444,9 +444,14 @@ json_t *hzp_json_spelled(const char *text, size_t bytes)
 
 const char *hzp_json_spelling(const json_t *value)
 {
-    return json_is_object(value) && json_object_size(value) == 1
+    return value && json_typeof(value) == JSON_OBJECT
                ? json_string_value(json_object_getn(value, mark, 1))
                : NULL;
+}
+
+bool hzp_json_is_object(const json_t *value)
+{
+    return value && json_typeof(value) == JSON_OBJECT && !json_object_getn(value, mark, 1);
 }
 
 bool hzp_json_is_number(const json_t *value)

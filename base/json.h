@@ -9,9 +9,10 @@
  *   half a surrogate pair, which is no character, becomes U+FFFD.
  * Nesting is bounded (HZP_JSON_DEPTH_MAX).
  *
- * A spelled value is an object for jansson's functions, with one name that is not UTF-8, which no
- * text can contain: a reader that expects another type refuses it; copies and comparisons keep it.
- * Only hzp_json_dumps() writes it.
+ * A spelled value is an object inside jansson, with one name that is not UTF-8, which no text can
+ * contain; copies and comparisons keep it.  It is no object for who reads it: the macros below see
+ * to that wherever jansson.h is included by way of this header, as tests/tidy wants it.  Only
+ * hzp_json_dumps() writes it.
  *
  * Thread: any.
  */
@@ -47,6 +48,13 @@ json_t *hzp_json_load(const char *text, size_t bytes, int flags, size_t *ret_use
 json_t *hzp_json_spelled(const char *text, size_t bytes);
 /* The text of such a value, NUL-terminated, borrowed from it; NULL: it is another. */
 const char *hzp_json_spelling(const json_t *value);
+
+/* For a spelled value they answer as for a number: it is no object and has no members. */
+bool hzp_json_is_object(const json_t *value);
+#undef json_is_object
+#define json_is_object(value)   hzp_json_is_object(value)
+#define json_object_size(value) json_object_size(hzp_json_is_object(value) ? (value) : NULL)
+#define json_object_iter(value) json_object_iter(hzp_json_is_object(value) ? (value) : NULL)
 
 /* json_is_number() and json_number_value() for spelled numbers too: beyond a double they are
  * infinite. */

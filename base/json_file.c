@@ -16,7 +16,7 @@ int hzp_json_read(const char *path, size_t size_max, int flags, json_t **ret,
     free(text);
     if (!root)
         return hzp_fail(reterr, HZP_EFORMAT, "%s: line %d: %s", path, error.line, error.text);
-    if (!json_is_object(root) || hzp_json_spelling(root)) {
+    if (!json_is_object(root)) {
         json_decref(root);
         return hzp_fail(reterr, HZP_EFORMAT, "%s: not a JSON object", path);
     }

@@ -12,7 +12,7 @@
 #include "base/err.h"
 #include "weights/families.h"
 
-#include <jansson.h>
+#include "base/json.h"
 
 struct hzp_model_config;
 

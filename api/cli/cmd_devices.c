@@ -8,7 +8,7 @@
 #include "device/fallback.h"
 #include "mesh/link.h"
 
-#include <jansson.h>
+#include "base/json.h"
 #include <stdlib.h>
 #include <string.h>
 

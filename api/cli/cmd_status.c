@@ -10,7 +10,6 @@
 #include "base/json.h"
 #include "base/thread.h"
 
-#include <jansson.h>
 #include <math.h>
 #include <signal.h>
 #include <stdlib.h>

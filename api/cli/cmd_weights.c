@@ -14,7 +14,7 @@
 #include "api/client/http_client.h"
 #include "api/cli/commands.h"
 
-#include <jansson.h>
+#include "base/json.h"
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>

@@ -11,7 +11,7 @@
 
 #include "api/client/http_client.h"
 
-#include <jansson.h>
+#include "base/json.h"
 
 /* body NULL: none.  The answer is the caller's.  HZP_EIO, or HZP_EINVAL with the server's text. */
 int hzp_transfer_json(const struct hzp_http_host *server, const char *method, const char *route,

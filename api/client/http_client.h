@@ -15,7 +15,7 @@
 #include "base/err.h"
 
 #include <curl/curl.h>
-#include <jansson.h>
+#include "base/json.h"
 #include <signal.h>
 
 enum { HZP_HTTP_BODY_MAX = 4 << 20 }; /* a kept body's bytes, or one event's, by default */

@@ -16,7 +16,7 @@
 
 #include "base/err.h"
 
-#include <jansson.h>
+#include "base/json.h"
 
 enum { HZP_AUDIT_BYTES = 16 << 20, HZP_AUDIT_FILES = 8 };
 

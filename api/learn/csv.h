@@ -10,7 +10,7 @@
 
 #include "base/err.h"
 
-#include <jansson.h>
+#include "base/json.h"
 
 /* Calls found for each line of values, with an object of strings by name, which is borrowed, and
  * the line on which it begins, from 1; empty lines are passed over.  < 0 from found ends the

@@ -8,7 +8,6 @@
 #include "text/chat/learned.h"
 
 #include <errno.h>
-#include <jansson.h>
 #include <limits.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -618,7 +617,7 @@ static int parse_object(struct hzp_parse *p, json_t *object)
 {
     p->tokens.n = 0;
     p->losses = false;
-    if (!json_is_object(object) || hzp_json_spelling(object))
+    if (!json_is_object(object))
         return hzp_parse_bad(p, "", "must be an object");
     drop_nulls(object);
     HZP_TRY(check_fields(p, object));

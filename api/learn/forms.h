@@ -29,7 +29,7 @@
 #include "base/err.h"
 #include "text/chars/textbuf.h"
 
-#include <jansson.h>
+#include "base/json.h"
 
 /* What the fields of prompt and completion are called; NULL: so. */
 struct hzp_example_fields {

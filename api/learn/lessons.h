@@ -9,7 +9,7 @@
 
 #include "api/learn/state.h"
 
-#include <jansson.h>
+#include "base/json.h"
 
 enum hzp_lesson_state {
     HZP_LESSON_WAITING, /* or it is being learned */

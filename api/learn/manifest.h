@@ -16,7 +16,7 @@
 #include "api/learn/fingerprint.h"
 #include "weights/units.h"
 
-#include <jansson.h>
+#include "base/json.h"
 #include <stdatomic.h>
 
 enum {

@@ -32,7 +32,7 @@
 #include "text/tokenizer/tokenizer.h"
 #include "train/conductor/trainer.h"
 
-#include <jansson.h>
+#include "base/json.h"
 
 struct hzp_state;
 

@@ -20,7 +20,7 @@
 
 #include "base/err.h"
 
-#include <jansson.h>
+#include "base/json.h"
 
 struct hzp_verifier;
 

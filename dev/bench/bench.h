@@ -15,7 +15,7 @@
 #include "api/engine/engine.h"
 #include "dev/bench/limits.h"
 
-#include <jansson.h>
+#include "base/json.h"
 
 struct hzp_bench_reports;
 struct hzp_bench_swapper;

@@ -3,7 +3,6 @@
 
 #include "base/json.h"
 
-#include <jansson.h>
 #include <stdio.h>
 #include <string.h>
 

@@ -83,6 +83,20 @@ def test_big_numbers_are_refused(server):
                     if field != "messages" else '{"messages": %s}' % n, field)
         refused(server, "/v1/chat/completions", '{"messages": [%s], "structured_outputs": {"json": {"properties":'
                 ' %s}}}' % (USER, n), "structured_outputs", "properties")
+    for n in BIG:  # in the place of an object it is no object, and names no member
+        for schema in ("%s", '{"properties": {"a": %s}}', '{"anyOf": [%s]}', '{"items": %s}', '{"$defs": %s, "$ref": "#/$defs"}'):
+            refused(server, "/v1/completions", '{"prompt": "a", "structured_outputs": {"json": %s}}' % (schema % n),
+                    "structured_outputs")
+        for path, fields, param in (
+                ("/v1/completions", '"prompt": "a", "response_format": {"type": "json_schema", "json_schema": %s}',
+                 "response_format"),
+                ("/v1/chat/completions", '"messages": [%s], "tools": [{"type": "function", "function": %%s}]' % USER,
+                 "tools"),
+                ("/v1/responses", '"input": "a", "text": {"format": %s}', "text.format"),
+                ("/v1/messages", '"max_tokens": 1, "messages": [%s], "output_config": %%s' % USER, "output_config")):
+            refused(server, path, "{%s}" % (fields % n), param)
+    for n in BIG + ["7", "true", "null", '"a"']:
+        refused(server, "/v1/completions", n, None, "must be a JSON object")
     for n in ("NaN", "Infinity", "-Infinity"):
         refused(server, "/v1/completions", '{"prompt": "a", "temperature": %s}' % n, None, "NaN and infinity")
 

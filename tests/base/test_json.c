@@ -83,6 +83,20 @@ static void spelled_numbers_have_a_value(void **state)
     json_decref(list);
 }
 
+static void spelled_numbers_are_no_objects(void **state)
+{
+    json_t *list = load("[1e400, {\"a\": 18446744073709551616}, {}]", 0);
+    json_t *number = json_array_get(list, 0), *object = json_array_get(list, 1), *each;
+    const char *name;
+    assert_false(json_is_object(number) || json_is_object(json_object_get(object, "a")));
+    assert_true(json_is_object(object) && json_is_object(json_array_get(list, 2)));
+    assert_int_equal(json_object_size(number), 0);
+    assert_int_equal(json_object_size(object), 1);
+    json_object_foreach(number, name, each) fail_msg("a number has the member %s", name);
+    assert_false(json_is_object(NULL) || json_is_object(list));
+    json_decref(list);
+}
+
 static void numbers_of_python(void **state)
 {
     check_written("[NaN, Infinity, -Infinity]", HZP_JSON_PYTHON, "[NaN,Infinity,-Infinity]");
@@ -204,6 +218,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(numbers_keep_their_spelling),
         cmocka_unit_test(spelled_numbers_have_a_value),
+        cmocka_unit_test(spelled_numbers_are_no_objects),
         cmocka_unit_test(numbers_of_python),
         cmocka_unit_test(strings_keep_their_length),
         cmocka_unit_test(half_pairs_become_the_replacement),

@@ -277,6 +277,33 @@ static void what_seems_to_be_there(void **state)
            "[INST 42]<Hi><Hi><Hi>");
 }
 
+/* A call without words of its own, where the tool's name stands in the template's words above it. */
+static void calls_without_words(void **state)
+{
+    static const char says[] = "f{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}";
+    static const char *const arguments[] = {"\"{\\\"n\\\": 7}\"", "\"{}\"", "\"\"", "{\"f\": 1}",
+                                            "null"};
+    char text[512];
+    for (int i = 0; i < HZP_COUNT(arguments); i++) {
+        snprintf(text, sizeof(text),
+                 "[" U
+                 ", {\"role\": \"assistant\", \"tool_calls\": [{\"id\": \"c1\", \"function\": "
+                 "{\"name\": \"f\", \"arguments\": %s}}]}, " RESULT "]",
+                 arguments[i]);
+        refuse(says, text, false, "messages[1].tool_calls[0]", "leaves it out");
+    }
+    refuse(says,
+           "[" U ", {\"role\": \"assistant\", \"function_call\": {\"name\": \"f\", \"arguments\": "
+           "\"{}\"}}, {\"role\": \"function\", \"name\": \"f\", \"content\": \"42\"}]",
+           false, "messages[1].function_call", "leaves it out");
+    expect(
+        OWN,
+        "[{\"role\": \"user\", \"content\": \"f\"}, {\"role\": \"assistant\", \"content\": \"\", "
+        "\"function_call\": {\"name\": \"f\", \"arguments\": \"{}\"}}, {\"role\": \"function\", "
+        "\"name\": \"f\", \"content\": \"42\"}]",
+        "<user>f<assistant>[f {}]<tool>42");
+}
+
 /* What a template says goes to clients: its file is named, the folder is not. */
 static void what_it_refuses(void **state)
 {
@@ -322,6 +349,7 @@ int main(void)
         cmocka_unit_test(reasoning),
         cmocka_unit_test(what_is_lost),
         cmocka_unit_test(what_seems_to_be_there),
+        cmocka_unit_test(calls_without_words),
         cmocka_unit_test(what_it_refuses),
         cmocka_unit_test(continues),
     };

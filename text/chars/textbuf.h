@@ -11,7 +11,7 @@
 
 #include "base/base.h"
 
-#include <jansson.h>
+#include "base/json.h"
 
 struct hzp_textbuf {
     char *data; /* not NUL-terminated */

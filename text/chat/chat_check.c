@@ -276,6 +276,7 @@ static int check_call(struct check *c, const json_t *function, const char *param
     bool is = shown_words(c, json_string_value(name), json_string_length(name)) &&
               shown_argument(c, read ? read : arguments);
     json_decref(read);
+    c->doubt = true; /* the name may be the tool's own, above */
     return is ? HZP_OK : left_out(c, param);
 }
 
@@ -366,24 +367,34 @@ static int check_all(const json_t *messages, const json_t *tools, const struct h
     return r;
 }
 
-/* A word that nothing else has in place of each text that says something. */
+/* A word that nothing else has; no other has the same number n. */
+static void set_word(const json_t *text, size_t n)
+{
+    char word[SHORT + 16];
+    snprintf(word, sizeof(word), "probedtext%08zu", n);
+    if (json_string_length(text))
+        json_string_set((json_t *)(uintptr_t)text, word);
+}
+
+/* Such a word in place of each text that says something, and of the name of each call, which a
+ * message of the role function repeats. */
 static void set_words(const json_t *messages)
 {
     const json_t *message, *part;
-    size_t i, k, n = 0;
-    char word[SHORT + 16];
+    size_t i, k, n = 0, called = 0;
     json_array_foreach(messages, i, message)
     {
         const json_t *content = json_object_get(message, "content");
         json_t *one = json_is_string(content) ? json_pack("[O]", content) : NULL;
         json_array_foreach(one ? one : content, k, part)
-        {
-            const json_t *text = one ? part : hzp_chat_part(part);
-            snprintf(word, sizeof(word), "probed_text_%08zu", n++);
-            if (json_string_length(text))
-                json_string_set((json_t *)text, word);
-        }
+            set_word(one ? part : hzp_chat_part(part), n++);
         json_decref(one);
+        json_array_foreach(json_object_get(message, "tool_calls"), k, part)
+            set_word(json_object_get(json_object_get(part, "function"), "name"), n++);
+        if (!strcmp(role_of(message), "function"))
+            set_word(json_object_get(message, "name"), called);
+        called = json_object_get(message, "function_call") ? n++ : called;
+        set_word(json_object_get(json_object_get(message, "function_call"), "name"), called);
     }
 }
 

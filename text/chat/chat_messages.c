@@ -174,9 +174,6 @@ static int set_arguments(const struct hzp_chat_form *form, json_t *function, con
             return hzp_fail_param(reterr, HZP_EINVAL, param,
                                   "%s.function.arguments is not a JSON object", param);
         }
-    } else if (hzp_json_spelling(arguments)) {
-        return hzp_fail_param(reterr, HZP_EINVAL, param,
-                              "%s.function.arguments must be a string or an object", param);
     } else if (json_is_object(arguments) && form->arguments_string) {
         char *text = hzp_chat_dumps(arguments);
         other = text ? json_string(text) : NULL;

@@ -76,12 +76,6 @@ enum {
     LISTED_MAX = 1 << 20, /* entries of all lists */
 };
 
-/* Keywords whose value may be a number. */
-static const char *const numeric[] = {
-    "const",         "minimum",       "maximum",   "exclusiveMinimum", "exclusiveMaximum",
-    "multipleOf",    "minLength",     "maxLength", "minItems",         "maxItems",
-    "minProperties", "maxProperties", NULL};
-
 static bool is_one_of(const char *name, const char *const *list)
 {
     for (; *list; list++)
@@ -257,8 +251,6 @@ static int check_keywords(const struct hzp_schema *s, const struct hzp_schema_it
     {
         if (!hzp_schema_is_annotation(key) && !is_one_of(key, known))
             return hzp_schema_refuse(s, at, key, "is not supported");
-        if (hzp_json_spelling(value) && !is_one_of(key, annotations) && !is_one_of(key, numeric))
-            return hzp_schema_refuse(s, at, key, "must not be a number");
     }
     const json_t *type = json_object_get(schema, "type");
     if (type && !hzp_type_mask(type))

@@ -34,7 +34,7 @@
 #include "text/grammar/codes.h"
 #include "text/grammar/regular.h"
 
-#include <jansson.h>
+#include "base/json.h"
 
 enum { HZP_JSON_INDENT_MAX = 32, HZP_JSON_DIGITS_MAX = 18, HZP_SCHEMA_NODES_MAX = 1 << 14 };
 

@@ -318,7 +318,7 @@ int hzp_schema_valid(struct hzp_schema *s, const json_t *value, const json_t *sc
         valid = string_valid(s, value, schema);
     if (valid > 0 && json_is_array(value))
         valid = array_valid(s, value, schema, depth);
-    if (valid > 0 && json_is_object(value) && !hzp_json_spelling(value))
+    if (valid > 0 && json_is_object(value))
         valid = object_valid(s, value, schema, depth);
     return valid > 0 ? combined_valid(s, value, schema, depth) : valid;
 }

@@ -21,7 +21,7 @@
 #include "text/chars/textbuf.h"
 #include "text/jinja/limits.h"
 
-#include <jansson.h>
+#include "base/json.h"
 
 struct hzp_jinja;
 

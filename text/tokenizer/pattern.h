@@ -15,7 +15,7 @@
 #include "base/base.h"
 #include "base/err.h"
 
-#include <jansson.h>
+#include "base/json.h"
 
 /* A word's characters as Rust's regex crate has them, for use inside brackets: what the tokenizers
  * package uses where it does not use Oniguruma. */

@@ -20,7 +20,7 @@
 #include "base/base.h"
 #include "base/err.h"
 
-#include <jansson.h>
+#include "base/json.h"
 
 #define HZP_VOCAB_NONE     (-1)
 #define HZP_VOCAB_CUT_BITS 18

@@ -27,7 +27,7 @@
 #include "text/tokenizer/detokenizer.h"
 #include "text/tokenizer/stop.h"
 
-#include <jansson.h>
+#include "base/json.h"
 
 enum { HZP_CHOICES_MAX = 1024, HZP_PROMPTS_MAX = 1024, HZP_STOPS_MAX = 16 };
 

@@ -338,7 +338,7 @@ static int read_biases(const json_t *body, const struct hzp_engine *engine,
     json_t *biases = json_object_get(body, "logit_bias");
     if (!biases || json_is_null(biases))
         return HZP_OK;
-    if (!json_is_object(biases) || hzp_json_spelling(biases))
+    if (!json_is_object(biases))
         return hzp_fail_param(reterr, HZP_EINVAL, "logit_bias",
                               "logit_bias must be an object from tokens to numbers, not %s",
                               hzp_json_kind(biases));

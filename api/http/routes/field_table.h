@@ -23,7 +23,7 @@
 
 #include "base/err.h"
 
-#include <jansson.h>
+#include "base/json.h"
 
 enum hzp_field_kind {
     HZP_FIELD_BOOL,

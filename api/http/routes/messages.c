@@ -80,8 +80,7 @@ static int add_use(const json_t *block, const char *param, json_t *calls,
 {
     json_t *name = json_object_get(block, "name"), *id = json_object_get(block, "id");
     const json_t *input = json_object_get(block, "input");
-    if (!json_is_string(name) || !json_is_string(id) || !json_is_object(input) ||
-        hzp_json_spelling(input))
+    if (!json_is_string(name) || !json_is_string(id) || !json_is_object(input))
         return hzp_blocks_wrong(reterr, param,
                                 "must have an id, a name and an input, which is an object");
     json_array_append_new(calls, json_pack("{s:O, s:s, s:{s:O, s:O}}", "id", id, "type", "function",
@@ -196,7 +195,7 @@ static int read_tool(const json_t *tool, const char *path, json_t **ret,
                      struct hzp_err_text *reterr)
 {
     json_t *name = json_object_get(tool, "name"), *schema = json_object_get(tool, "input_schema");
-    if (!json_is_string(name) || !json_is_object(schema) || hzp_json_spelling(schema))
+    if (!json_is_string(name) || !json_is_object(schema))
         return hzp_blocks_wrong(reterr, path,
                                 "must have a name and an input_schema, which is an object");
     *ret = json_pack("{s:O, s:O}", "name", name, "parameters", schema);

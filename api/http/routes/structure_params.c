@@ -158,7 +158,7 @@ static int ask_schema(struct asked *a, const char *field, const json_t *value,
                                   error.text);
         value = a->parsed;
     }
-    if ((!json_is_object(value) && !json_is_boolean(value)) || hzp_json_spelling(value))
+    if (!json_is_object(value) && !json_is_boolean(value))
         return hzp_fail_param(reterr, HZP_EINVAL, field, "%s must be a JSON schema", field);
     a->structure.schema = value;
     return HZP_OK;

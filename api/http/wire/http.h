@@ -42,7 +42,7 @@
 #include "api/http/wire/unknown.h"
 #include "base/thread.h"
 
-#include <jansson.h>
+#include "base/json.h"
 #include <microhttpd.h>
 #include <stdatomic.h>
 

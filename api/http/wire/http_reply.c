@@ -221,7 +221,7 @@ json_t *hzp_exchange_json(struct hzp_exchange *x, enum MHD_Result *ret_answered)
         *ret_answered = hzp_reply_no_memory(x);
         return NULL;
     }
-    json_t *json = hzp_json_load(text, bytes, HZP_JSON_UNIQUE, NULL, &error);
+    json_t *json = hzp_json_load(text, bytes, HZP_JSON_ANY | HZP_JSON_UNIQUE, NULL, &error);
     if (!json && error.no_memory)
         *ret_answered = hzp_reply_no_memory(x);
     else if (!json)
