@@ -261,6 +261,14 @@ void hzp_layout_free(struct hzp_layout *layout)
     memset(layout, 0, sizeof(*layout));
 }
 
+size_t hzp_layout_largest(const struct hzp_layout *layout)
+{
+    size_t largest = 0;
+    for (int32_t u = 0; u < layout->units; u++)
+        largest = HZP_MAX(largest, layout->unit[u].elements);
+    return largest;
+}
+
 const struct hzp_tensor *hzp_layout_find(const struct hzp_layout *layout, enum hzp_role role,
                                          int32_t layer)
 {

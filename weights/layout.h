@@ -96,6 +96,9 @@ void hzp_layout_make_slice(const struct hzp_model_config *whole, struct hzp_tens
 void hzp_layout_pad(struct hzp_layout *layout, size_t granule);
 void hzp_layout_free(struct hzp_layout *layout);
 
+/* Elements of the largest unit. */
+size_t hzp_layout_largest(const struct hzp_layout *layout);
+
 /* The tensor of a role; layer -1 for roles that have no layer.  NULL: the model has none.  For a
  * tied model the head is the embedding. */
 const struct hzp_tensor *hzp_layout_find(const struct hzp_layout *layout, enum hzp_role role,

@@ -163,17 +163,9 @@ int hzp_trainer_load_slices(struct hzp_trainer *t, struct hzp_version *v, const 
     return HZP_OK;
 }
 
-static size_t largest(const struct hzp_layout *l)
-{
-    size_t ret = 0;
-    for (int32_t u = 0; u < l->units; u++)
-        ret = HZP_MAX(ret, l->unit[u].elements);
-    return ret;
-}
-
 size_t hzp_trainer_slices_bytes(const struct hzp_layout *slice, int32_t ranks)
 {
-    return 2 * largest(slice) * (size_t)ranks * sizeof(float);
+    return 2 * hzp_layout_largest(slice) * (size_t)ranks * sizeof(float);
 }
 
 static void open_parts(struct hzp_trainer *t)
@@ -203,8 +195,8 @@ int hzp_trainer_keep_slices(struct hzp_trainer *t)
     g->slice = hzp_xcalloc((size_t)ranks, sizeof(*g->slice));
     for (int32_t r = 0; r < ranks; r++)
         hzp_layout_make_slice(whole, (struct hzp_tensor_slice){r, ranks}, &g->slice[r]);
-    g->unit = malloc(largest(&g->layout) * sizeof(float));
-    g->slices = malloc(largest(&g->slice[0]) * (size_t)ranks * sizeof(float));
+    g->unit = malloc(hzp_layout_largest(&g->layout) * sizeof(float));
+    g->slices = malloc(hzp_layout_largest(&g->slice[0]) * (size_t)ranks * sizeof(float));
     if (!g->unit || !g->slices)
         return HZP_ENOMEM;
     g->whole.read = read_whole;

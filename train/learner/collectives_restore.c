@@ -9,11 +9,7 @@
 
 size_t hzp_collectives_fill_elements(const struct hzp_collectives *x)
 {
-    const struct hzp_layout *layout = x->config.model->layout;
-    size_t largest = 0;
-    for (int32_t u = 0; u < layout->units; u++)
-        largest = HZP_MAX(largest, layout->unit[u].elements);
-    return largest;
+    return hzp_layout_largest(x->config.model->layout);
 }
 
 void hzp_collectives_fill(struct hzp_collectives *x, const struct hzp_work *work, const void *whole)

@@ -70,15 +70,6 @@ static int broadcast_units(struct hzp_start_state *s, const struct hzp_units *un
 
 /* --- Rank 0 ----------------------------------------------------------------------------------- */
 
-/* Elements of the largest unit. */
-static size_t largest_unit(const struct hzp_layout *layout)
-{
-    size_t largest = 0;
-    for (int32_t u = 0; u < layout->units; u++)
-        largest = HZP_MAX(largest, layout->unit[u].elements);
-    return largest;
-}
-
 static int device_failed(int r, struct hzp_err_text *reterr)
 {
     return hzp_fail(reterr, r, "cannot copy the optimizer's state: %s", hzp_err_name(r));
@@ -107,7 +98,7 @@ static int send_tensor(struct hzp_start_state *s, const struct hzp_st_tensor *te
 static int send_state(struct hzp_start_state *s, const struct hzp_safetensors *st,
                       struct hzp_err_text *reterr)
 {
-    void *whole = hzp_xmalloc(largest_unit(s->model->layout) * sizeof(float));
+    void *whole = hzp_xmalloc(hzp_layout_largest(s->model->layout) * sizeof(float));
     int r = HZP_OK;
     for (int i = 0; i < HZP_COUNT(parts) && r >= 0; i++) {
         const struct hzp_units *units = part_of(s->space, i);

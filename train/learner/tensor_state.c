@@ -294,14 +294,6 @@ static int follow(struct work *w, struct order *order, struct hzp_err_text *rete
 
 /* --- Both ------------------------------------------------------------------------------------- */
 
-static size_t largest(const struct hzp_layout *l)
-{
-    size_t ret = 0;
-    for (int32_t u = 0; u < l->units; u++)
-        ret = HZP_MAX(ret, l->unit[u].elements);
-    return ret;
-}
-
 static void close_work(struct work *w)
 {
     for (int p = 0; p <= HZP_STATE_WEIGHTS; p++)
@@ -335,7 +327,7 @@ static void open_first(struct work *w)
     hzp_layout_make(w->s->whole, &w->layout);
     for (int32_t r = 0; r < w->ranks; r++)
         hzp_layout_make_slice(w->s->whole, (struct hzp_tensor_slice){r, w->ranks}, &w->slice[r]);
-    w->unit = malloc(largest(&w->layout) * sizeof(float));
+    w->unit = malloc(hzp_layout_largest(&w->layout) * sizeof(float));
     if (w->unit)
         open_through(w);
 }
@@ -349,7 +341,7 @@ static int open_work(struct work *w, const struct hzp_tensor_state *s, const str
     *w = (struct work){
         .s = s, .v = v, .rank = hzp_link_rank(s->link), .ranks = hzp_link_ranks(s->link)};
     HZP_ASSERT(HZP_MAX(mine->slice.ranks, 1) == w->ranks && mine->slice.rank == w->rank);
-    w->piece = malloc(sizeof(struct head) + largest(mine) * sizeof(float));
+    w->piece = malloc(sizeof(struct head) + hzp_layout_largest(mine) * sizeof(float));
     if (w->rank == 0)
         open_first(w);
     if (!w->piece || (w->rank == 0 && !w->unit))
