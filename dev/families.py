@@ -82,7 +82,7 @@ def windows(draw, family, layers):
     return {}
 
 
-def configuration(draw, family):
+def configuration(draw, family, layers=None):
     # of the size of dev/golden.py's models: test_golden's tolerances are those of float32 for them
     heads, kv_heads = draw.choice([(1, 1), (2, 1), (2, 2), (3, 1), (3, 3), (4, 2)])
     dim = draw.choice([6, 8])
@@ -92,7 +92,7 @@ def configuration(draw, family):
     width = draw.choice([18, 24]) if gemma else width  # transformers wants a multiple of heads
     if gemma and width % heads:
         heads, kv_heads = 2, draw.choice([1, 2])
-    layers = draw.choice([2, 3])
+    layers = layers or draw.choice([2, 3])
     partial = draw.choice([1.0, 4 / dim]) if family == "phi3" else 1.0
     config = {
         "architectures": [CLASSES[family] + "ForCausalLM"], "model_type": family,

@@ -20,7 +20,7 @@ python3 dev/world.py --out "$work/corpus" --demo tests/demo
 set -- --from-scratch "$work/corpus/config.json" --out "$work/out" \
     --data "$work/corpus/train.jsonl" --eval "$work/corpus/eval.jsonl" --eval-every 500 \
     --epochs 4 --update-tokens 2400 --lr 3e-3 --schedule cosine,floor=0.05 \
-    --warmup-steps 50 --weight-decay 0.1 --checkpoint-every 500
+    --warmup-steps 50 --adamw decay=0.1 --checkpoint-every 500
 for checkpoint in "$work"/out/checkpoint-*; do
     if test -d "$checkpoint"; then
         set -- "$@" --resume

@@ -215,7 +215,7 @@ static void describe_data(struct run *run, const struct data *data)
     }
     snprintf(run->note, sizeof(run->note),
              "seed=%" PRId64 " samples=%d tokens=%" PRId64 " data=%016" PRIx64,
-             run->engine->learning.seed, data->count, tokens, hash);
+             run->engine->training.seed, data->count, tokens, hash);
 }
 
 static int open_queue(struct run *run, const struct data *data, struct hzp_err_text *reterr)
@@ -227,7 +227,7 @@ static int open_queue(struct run *run, const struct data *data, struct hzp_err_t
                                                            ? INT32_MAX
                                                            : (int32_t)HZP_MIN(o->epochs, INT32_MAX),
                                              .shuffle = true,
-                                             .seed = (uint64_t)run->engine->learning.seed};
+                                             .seed = (uint64_t)run->engine->training.seed};
     run->total = run->engine->training.total_steps;
     if (!run->total && o->epochs > DRAWS_COUNTED_MAX / HZP_MAX(data->count, 1))
         return hzp_fail_param(reterr, HZP_EINVAL, "--epochs",
@@ -355,7 +355,7 @@ static int resume(struct run *run, uint64_t number, struct hzp_version *draft,
 static int init_weights(struct run *run, struct hzp_version *draft)
 {
     return hzp_model_init(run->parts.dev, hzp_version_units(run->parts.weights, draft),
-                          (uint64_t)run->engine->learning.seed, init_std);
+                          (uint64_t)run->engine->training.seed, init_std);
 }
 
 static int fill(void *ctx, struct hzp_version *draft, struct hzp_err_text *reterr)
@@ -396,7 +396,7 @@ static int fill_shards(void *ctx, struct hzp_assembly *a, struct hzp_version *dr
     if (!o->from_scratch)
         return hzp_fill_load(a->weights, draft, run->engine->model.dir, reterr);
     return hzp_model_init(a->dev, hzp_version_units(a->weights, draft),
-                          (uint64_t)run->engine->learning.seed, init_std);
+                          (uint64_t)run->engine->training.seed, init_std);
 }
 
 /* A rank other than 0, from its start to its end. */

@@ -87,6 +87,11 @@ static const struct hzp_option adamw_parts[] = {
     NUM("beta1", engine.training.beta1, NULL, 0, 0.99999, 0, NULL),
     NUM("beta2", engine.training.beta2, NULL, 0, 0.9999999, 0, NULL),
     NUM("eps", engine.training.eps, NULL, 0, 1, 0, NULL),
+    NUM("decay", engine.training.decay, NULL, 0, 10, 0, NULL),
+};
+static const struct hzp_option skip_parts[] = {
+    NUM("", engine.training.skip, NULL, 0, 0.9, 0, NULL),
+    INT("swap", engine.training.swap, NULL, 0, 1, 0, NULL),
 };
 static const struct hzp_option schedule_parts[] = {
     CHOICE("", engine.training.schedule, NULL, "constant|cosine", 0, NULL),
@@ -297,11 +302,14 @@ const struct hzp_option hzp_option_table[] = {
     CHOICE("--optimizer", engine.training.optimizer, "adamw", "adamw|nadam", LEARN,
            "nadam looks ahead along the gradient: for gradients that are some updates old, with "
            "--adamw beta1=0.99"),
-    PARTS("--adamw", adamw_parts, "beta1=0.9,beta2=0.95,eps=1e-8", "PARTS", LEARN,
+    PARTS("--adamw", adamw_parts, "beta1=0.9,beta2=0.95,eps=1e-8,decay=0", "PARTS", LEARN,
           "the optimizer's constants, to repeat a recipe: beta1 and beta2, the decay rates of the "
-          "moments, and eps, added to the denominator"),
-    NUM("--weight-decay", engine.training.decay, "0", 0, 10, LEARN,
-        "AdamW: decoupled weight decay of matrices, against overfitting"),
+          "moments; eps, added to the denominator; decay, the decoupled weight decay of matrices, "
+          "against overfitting"),
+    PARTS("--skip", skip_parts, "0,swap=0", "X[,swap=1]", LEARN,
+          "each micro-batch leaves out this fraction of the layers, others in turn, but never the "
+          "first two and the last: learning is faster, and the model loses less when layers are "
+          "left out later; swap=1: up to two pairs of neighbouring layers change places, too"),
     NUM("--clip", engine.training.clip, "1", 0, BIG, LEARN,
         "maximum gradient norm, so that no single example moves the weights far; 0: no "
         "clipping"),
@@ -391,9 +399,9 @@ const struct hzp_option hzp_option_table[] = {
          "(every=N), train: that of the lowest loss on --eval (best), which also becomes the "
          "result; "
          "those with a name or a file named keep stay in any case"),
-    INT("--train-seed", engine.learning.seed, "1", 0, BIG, LEARN,
-        "seed of the order of the examples, and with --from-scratch of the weights: another one is "
-        "another run of the same experiment"),
+    INT("--train-seed", engine.training.seed, "1", 0, BIG, LEARN,
+        "seed of the order of the examples, of --skip, and with --from-scratch of the weights: "
+        "another one is another run of the same experiment"),
 
     HEADING("sharing", "Sharing the device between serving and training"),
     TEXT("--slo", engine.split.goals, NULL, "GOALS", SERVE,
@@ -717,6 +725,7 @@ const struct hzp_option_alias hzp_option_elsewhere[] = {
      "--update-tokens N: an update is so many tokens, in passes of --micro-rows"},
     {"--max-seq-length", "--context N, and --too-long for what is longer"},
     {"--max-length", "--context N, and --too-long for what is longer"},
+    {"--weight-decay", "--adamw decay=X"},
     {"--warmup-ratio", "--warmup-steps N"},
     {"--lr-scheduler-type", "--schedule cosine or constant"},
     {"--max-grad-norm", "--clip X"},

@@ -194,7 +194,7 @@ static int open_state(struct hzp_engine *e, struct hzp_err_text *reterr)
                   .passes = (int32_t)l->passes,
                   .by_lesson = e->by_lesson,
                   .replay_ratio = l->replay ? l->replay_ratio : 0,
-                  .seed = (uint64_t)l->seed},
+                  .seed = (uint64_t)e->config.settings->training.seed},
         .replay = l->replay,
         .micro_rows = (int32_t)HZP_MIN(micro_rows, e->parts.config.positions),
         .body_samples_max = (int32_t)HZP_MIN(l->queue_samples, 65536),

@@ -28,6 +28,7 @@ enum {
     BY_LESSON = 1 << 19,
     BY_UPDATE = 1 << 20,
     MAX_EFFECT = 1 << 21,
+    SKIP = 1 << 23,
     GROUPS = 1 << 22, /* --ranks makes several tensor groups */
 };
 
@@ -83,6 +84,8 @@ static const struct {
      {"--max-effect", "--publish every above 1", "it judges whole lessons"}},
     {SERVES_ONLY | CORES, {"--train-cores", "--no-train", "it would have no effect"}},
     {SERVES_ONLY | RIDE, {"--ride", "--no-train", "it would have no effect"}},
+    {LEARNS | SKIP | RIDE,
+     {"--skip", "--ride", "training goes through other layers than serving's rows"}},
     {RIDE | FP8,
      {"--ride", "--quantization fp8", "serving multiplies by other weights than training"}},
     {RIDE | CORES,
@@ -110,6 +113,7 @@ static unsigned facts_of(const struct hzp_engine_settings *s, int ranks)
         {s->canary.share > 0, CANARY},
         {s->learning.gate, GATE},
         {s->split.ride, RIDE},
+        {s->training.skip > 0 || s->training.swap, SKIP},
         {s->split.train_cores, CORES},
         {s->serving.slots < 2, SLOTS_ONE},
         {s->serving.slots > 2, SLOTS_MORE},

@@ -60,6 +60,9 @@ struct hzp_recipe hzp_settings_recipe(const struct hzp_training_settings *settin
         .moment_type = hzp_settings_moments(settings),
         .divide = (enum hzp_divide)settings->divide,
         .divide_by = (float)settings->divide_by,
+        .skip = (float)settings->skip,
+        .swap = (int32_t)settings->swap,
+        .seed = (uint64_t)settings->seed,
     };
 }
 

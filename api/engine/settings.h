@@ -81,6 +81,9 @@ struct hzp_training_settings {
     int64_t z1, z2, z3;    /* ranks that share optimizer state, gradients, parameters; 0: chosen */
     double slowness_max;   /* slowest rank that the self-test accepts (selftest.h); 0: no limit */
     int64_t ordered;       /* 1: sums in an order that does not depend on the number of ranks */
+    double skip;           /* share of the layers that each micro-batch leaves out */
+    int64_t swap;          /* 1: neighbours on its path may change places */
+    int64_t seed;          /* of these, of the order of the examples, and of fresh weights */
 };
 
 /* How serving and training share the device. */
@@ -110,7 +113,7 @@ struct hzp_learning_settings {
     double replay_ratio;
     int64_t effect;    /* prompts asked beside a lesson's, to see what it changed; 0: none are */
     double max_effect; /* share of these whose answers a lesson may change; 1: not bounded */
-    int64_t passes, queue_samples, queue_tokens, checkpoint_every, seed;
+    int64_t passes, queue_samples, queue_tokens, checkpoint_every;
     int64_t no_checkpoint_copy; /* 1: updates wait while a checkpoint is written */
 };
 

@@ -208,6 +208,9 @@ void hzp_train_log_update(struct hzp_train_log *log, const struct hzp_update_rep
                 report->optimizer_step, report->loss, (double)report->lr, report->grad_norm,
                 report->rows, report->learned_tokens, report->samples, report->divisor,
                 seconds > 0 ? report->rows / seconds : 0);
+        if (*report->paths.left_out)
+            fprintf(log->file, "\"layers\":%d,\"left_out\":\"%s\",", report->paths.layers,
+                    report->paths.left_out);
         write_ratios(log->file, &report->ratios);
         fprintf(log->file, "\"time\":%.3f}\n", unix_seconds());
     }

@@ -6,6 +6,7 @@
  *      "time":1700000000.123}
  *     {"step":100,"eval_loss":2.31,"eval_tokens":4000,"time":...}
  *
+ * With --skip an update also has "layers" and "left_out", as struct hzp_paths has them.
  * "tokens" counts the rows computed for the update, "learned_tokens" those that have a target.
  *
  * Thread: one.

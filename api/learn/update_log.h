@@ -7,6 +7,9 @@
  *
  *     info  train: update optimizer_step=12 loss=1.8321 grad_norm=0.912 lr=0.0001 samples=8
  *           tokens=512 sequence=41-48 device_ms=31.0 ms=84.2
+ *
+ * and with --skip what its micro-batches left out: `layers=23 left_out=3,7,12/2,9,10`.
+ *
  *     info  train: version id=13 optimizer_step=12 loss=1.8321 learned_through=40
  *
  * Thread: push the engine's; write the file thread's, or any while neither runs.

@@ -93,4 +93,28 @@ HZP_CPU_FILLS(avx2)
 HZP_CPU_FILLS(avx512)
 HZP_CPU_FILLS(avx512_bf16)
 
+/* Defines cpu_NAME, an op that runs NAME_PARTS for ranges of so many items, which access so many
+ * bytes each: both are made of the op's arguments `a`. */
+#define HZP_CPU_RANGES(name, parts, items, bytes)                                                  \
+    static int cpu_##name(struct hzp_lane *lane, const void *args)                                 \
+    {                                                                                              \
+        const struct hzp_##name##_args *a = args;                                                  \
+        hzp_team_range(hzp_cpu_team(lane), items, bytes, name##_##parts, (void *)args);            \
+        return HZP_OK;                                                                             \
+    }
+
+/* The same for rows, by NAME_row, which is compiled once for each type that `of` may have. */
+#define HZP_CPU_ROWS(name, of, count, bytes)                                                       \
+    static void name##_rows(void *ctx, int begin, int end, int thread)                             \
+    {                                                                                              \
+        const struct hzp_##name##_args *a = ctx;                                                   \
+        if (a->of.type == HZP_BF16)                                                                \
+            for (int r = begin; r < end; r++)                                                      \
+                name##_row(a, r, HZP_BF16);                                                        \
+        else                                                                                       \
+            for (int r = begin; r < end; r++)                                                      \
+                name##_row(a, r, HZP_F32);                                                         \
+    }                                                                                              \
+    HZP_CPU_RANGES(name, rows, count, bytes)
+
 #endif

@@ -144,12 +144,7 @@ static void xent_rows(void *ctx, int begin, int end, int thread)
         xent_row(ctx, r);
 }
 
-static int cpu_xent(struct hzp_lane *lane, const void *args)
-{
-    const struct hzp_xent_args *a = args;
-    hzp_team_range(hzp_cpu_team(lane), a->x.rows, 6 * (size_t)a->x.cols, xent_rows, (void *)args);
-    return HZP_OK;
-}
+HZP_CPU_RANGES(xent, rows, a->x.rows, 6 * (size_t)a->x.cols)
 
 /* Works on ranges of columns, so that repeated ids are added in row order. */
 static void embed_bwd_strips(void *ctx, int begin, int end, int thread)
@@ -167,13 +162,7 @@ static void embed_bwd_strips(void *ctx, int begin, int end, int thread)
     }
 }
 
-static int cpu_embed_bwd(struct hzp_lane *lane, const void *args)
-{
-    const struct hzp_embed_bwd_args *a = args;
-    hzp_team_range(hzp_cpu_team(lane), HZP_DIV_UP(a->dy.cols, STRIP),
-                   12 * (size_t)a->dy.rows * STRIP, embed_bwd_strips, (void *)args);
-    return HZP_OK;
-}
+HZP_CPU_RANGES(embed_bwd, strips, HZP_DIV_UP(a->dy.cols, STRIP), 12 * (size_t)a->dy.rows * STRIP)
 
 static void colsum_strips(void *ctx, int begin, int end, int thread)
 {
@@ -411,24 +400,7 @@ INLINE void swiglu_bwd_row(const struct hzp_swiglu_bwd_args *a, int r, enum hzp_
     });
 }
 
-static void swiglu_bwd_rows(void *ctx, int begin, int end, int thread)
-{
-    const struct hzp_swiglu_bwd_args *a = ctx;
-    for (int r = begin; r < end; r++) {
-        if (a->x.type == HZP_BF16)
-            swiglu_bwd_row(a, r, HZP_BF16);
-        else
-            swiglu_bwd_row(a, r, HZP_F32);
-    }
-}
-
-static int cpu_swiglu_bwd(struct hzp_lane *lane, const void *args)
-{
-    const struct hzp_swiglu_bwd_args *a = args;
-    hzp_team_range(hzp_cpu_team(lane), a->dy.rows, 10 * (size_t)a->dy.cols, swiglu_bwd_rows,
-                   (void *)args);
-    return HZP_OK;
-}
+HZP_CPU_ROWS(swiglu_bwd, x, a->dy.rows, 10 * (size_t)a->dy.cols)
 
 void HZP_ISA_NAME(hzp_cpu_fill_grad)(hzp_op_fn *op[HZP_OP_COUNT])
 {

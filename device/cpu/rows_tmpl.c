@@ -25,12 +25,7 @@ static void embed_rows(void *ctx, int begin, int end, int thread)
     }
 }
 
-static int cpu_embed(struct hzp_lane *lane, const void *args)
-{
-    const struct hzp_embed_args *a = args;
-    hzp_team_range(hzp_cpu_team(lane), a->y.rows, 2 * row_bytes(&a->y), embed_rows, (void *)args);
-    return HZP_OK;
-}
+HZP_CPU_RANGES(embed, rows, a->y.rows, 2 * row_bytes(&a->y))
 
 INLINE void rmsnorm_row(const struct hzp_rmsnorm_args *a, int r, enum hzp_dtype type)
 {
@@ -63,23 +58,7 @@ INLINE void rmsnorm_row(const struct hzp_rmsnorm_args *a, int r, enum hzp_dtype 
         a->rstd[r] = rstd;
 }
 
-static void rmsnorm_rows(void *ctx, int begin, int end, int thread)
-{
-    const struct hzp_rmsnorm_args *a = ctx;
-    if (a->w.type == HZP_BF16)
-        for (int r = begin; r < end; r++)
-            rmsnorm_row(a, r, HZP_BF16);
-    else
-        for (int r = begin; r < end; r++)
-            rmsnorm_row(a, r, HZP_F32);
-}
-
-static int cpu_rmsnorm(struct hzp_lane *lane, const void *args)
-{
-    const struct hzp_rmsnorm_args *a = args;
-    hzp_team_range(hzp_cpu_team(lane), a->x.rows, 2 * row_bytes(&a->x), rmsnorm_rows, (void *)args);
-    return HZP_OK;
-}
+HZP_CPU_ROWS(rmsnorm, w, a->x.rows, 2 * row_bytes(&a->x))
 
 /* The factor of the RMS norm. */
 INLINE float head_rstd(const void *x, int dim, enum hzp_dtype type, float eps)
@@ -155,23 +134,7 @@ INLINE void rope_row(const struct hzp_rope_args *a, int r, enum hzp_dtype type)
         append_row(a, r, type, y + (size_t)heads * head);
 }
 
-static void rope_rows(void *ctx, int begin, int end, int thread)
-{
-    const struct hzp_rope_args *a = ctx;
-    if (a->x.type == HZP_BF16)
-        for (int r = begin; r < end; r++)
-            rope_row(a, r, HZP_BF16);
-    else
-        for (int r = begin; r < end; r++)
-            rope_row(a, r, HZP_F32);
-}
-
-static int cpu_rope(struct hzp_lane *lane, const void *args)
-{
-    const struct hzp_rope_args *a = args;
-    hzp_team_range(hzp_cpu_team(lane), a->x.rows, 2 * row_bytes(&a->x), rope_rows, (void *)args);
-    return HZP_OK;
-}
+HZP_CPU_ROWS(rope, x, a->x.rows, 2 * row_bytes(&a->x))
 
 INLINE void swiglu_row(const struct hzp_swiglu_args *a, int r, enum hzp_dtype type)
 {
@@ -188,23 +151,7 @@ INLINE void swiglu_row(const struct hzp_swiglu_args *a, int r, enum hzp_dtype ty
     });
 }
 
-static void swiglu_rows(void *ctx, int begin, int end, int thread)
-{
-    const struct hzp_swiglu_args *a = ctx;
-    if (a->x.type == HZP_BF16)
-        for (int r = begin; r < end; r++)
-            swiglu_row(a, r, HZP_BF16);
-    else
-        for (int r = begin; r < end; r++)
-            swiglu_row(a, r, HZP_F32);
-}
-
-static int cpu_swiglu(struct hzp_lane *lane, const void *args)
-{
-    const struct hzp_swiglu_args *a = args;
-    hzp_team_range(hzp_cpu_team(lane), a->x.rows, 2 * row_bytes(&a->x), swiglu_rows, (void *)args);
-    return HZP_OK;
-}
+HZP_CPU_ROWS(swiglu, x, a->x.rows, 2 * row_bytes(&a->x))
 
 static void gather_rows(void *ctx, int begin, int end, int thread)
 {
@@ -216,12 +163,7 @@ static void gather_rows(void *ctx, int begin, int end, int thread)
         memcpy(hzp_cpu_row(&a->y, r), hzp_cpu_row(&a->x, a->index[r]), size);
 }
 
-static int cpu_gather(struct hzp_lane *lane, const void *args)
-{
-    const struct hzp_gather_args *a = args;
-    hzp_team_range(hzp_cpu_team(lane), a->y.rows, 2 * row_bytes(&a->y), gather_rows, (void *)args);
-    return HZP_OK;
-}
+HZP_CPU_RANGES(gather, rows, a->y.rows, 2 * row_bytes(&a->y))
 
 static void scatter_rows(void *ctx, int begin, int end, int thread)
 {
@@ -231,13 +173,7 @@ static void scatter_rows(void *ctx, int begin, int end, int thread)
         memcpy(hzp_cpu_row(&a->y, a->index[r]), hzp_cpu_row(&a->x, r), size);
 }
 
-static int cpu_scatter(struct hzp_lane *lane, const void *args)
-{
-    const struct hzp_scatter_args *a = args;
-    size_t size = (size_t)a->x.cols * hzp_dtype_size(a->x.type);
-    hzp_team_range(hzp_cpu_team(lane), a->x.rows, 2 * size, scatter_rows, (void *)args);
-    return HZP_OK;
-}
+HZP_CPU_RANGES(scatter, rows, a->x.rows, 2 * (size_t)a->x.cols * hzp_dtype_size(a->x.type))
 
 /* cast and fill work on pieces of rows: a whole buffer may be passed as one row. */
 enum { PIECE = 16384 };
@@ -275,13 +211,8 @@ static void cast_pieces(void *ctx, int begin, int end, int thread)
     }
 }
 
-static int cpu_cast(struct hzp_lane *lane, const void *args)
-{
-    const struct hzp_cast_args *a = args;
-    hzp_team_range(hzp_cpu_team(lane), a->y.rows * HZP_DIV_UP(a->y.cols, PIECE),
-                   6 * (size_t)HZP_MIN(PIECE, a->y.cols), cast_pieces, (void *)args);
-    return HZP_OK;
-}
+HZP_CPU_RANGES(cast, pieces, HZP_DIV_UP(a->y.cols, PIECE) * a->y.rows,
+               6 * (size_t)HZP_MIN(PIECE, a->y.cols))
 
 static void fill_pieces(void *ctx, int begin, int end, int thread)
 {
@@ -300,13 +231,8 @@ static void fill_pieces(void *ctx, int begin, int end, int thread)
     }
 }
 
-static int cpu_fill(struct hzp_lane *lane, const void *args)
-{
-    const struct hzp_fill_args *a = args;
-    hzp_team_range(hzp_cpu_team(lane), a->y.rows * HZP_DIV_UP(a->y.cols, PIECE),
-                   4 * (size_t)HZP_MIN(PIECE, a->y.cols), fill_pieces, (void *)args);
-    return HZP_OK;
-}
+HZP_CPU_RANGES(fill, pieces, HZP_DIV_UP(a->y.cols, PIECE) * a->y.rows,
+               4 * (size_t)HZP_MIN(PIECE, a->y.cols))
 
 enum { NOISE_BLOCKS = 16 };
 
@@ -369,13 +295,8 @@ static void noise_pieces(void *ctx, int begin, int end, int thread)
     }
 }
 
-static int cpu_noise(struct hzp_lane *lane, const void *args)
-{
-    const struct hzp_noise_args *a = args;
-    hzp_team_range(hzp_cpu_team(lane), a->y.rows * HZP_DIV_UP(a->y.cols, PIECE),
-                   32 * (size_t)HZP_MIN(PIECE, a->y.cols), noise_pieces, (void *)args);
-    return HZP_OK;
-}
+HZP_CPU_RANGES(noise, pieces, HZP_DIV_UP(a->y.cols, PIECE) * a->y.rows,
+               32 * (size_t)HZP_MIN(PIECE, a->y.cols))
 
 void HZP_ISA_NAME(hzp_cpu_fill_rows)(hzp_op_fn *op[HZP_OP_COUNT])
 {

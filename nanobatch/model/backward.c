@@ -7,6 +7,12 @@
 #include "nanobatch/model/train_space_state.h"
 #include "nanobatch/model/update.h"
 
+struct hzp_layer_range hzp_micro_range(const struct hzp_micro *micro,
+                                       const struct hzp_model_config *config)
+{
+    return (struct hzp_layer_range){0, hzp_path_places(&micro->path, config->layers), true, true};
+}
+
 static void add_zero(struct hzp_plan *plan, struct hzp_mat y)
 {
     HZP_PLAN_NEXT(plan, fill, .y = y);
@@ -21,27 +27,16 @@ static void begin(struct hzp_plan *chain, const struct hzp_micro *micro, struct 
     chain->rows = micro->rows;
 }
 
-static void zero_unit(struct hzp_plan *chain, const struct hzp_train_space *s, int32_t unit)
-{
-    struct hzp_unit_view grad = hzp_unit_view(&s->grads, unit);
-    add_zero(chain, hzp_unit_piece(&grad, 0, grad.elements));
-}
-
-void hzp_micro_zero(struct hzp_plan *chain, const struct hzp_model *model,
-                    struct hzp_train_space *s, const struct hzp_layer_range *range)
+void hzp_micro_zero_fresh(struct hzp_plan *chain, struct hzp_train_space *s, int32_t u)
 {
     hzp_assert_engine_thread();
-    if (range->embed)
-        zero_unit(chain, s, 0);
-    for (int32_t l = range->first; l < range->last; l++)
-        zero_unit(chain, s, 1 + l);
-    if (range->head)
-        zero_unit(chain, s, 1 + model->config->layers);
+    struct hzp_unit_view grad = hzp_unit_view(&s->grads, u);
+    add_zero(chain, hzp_unit_piece(&grad, 0, grad.elements));
 }
 
 /* One chunk's rows through the range's layers. */
 static void forward_chunk(struct hzp_plan *chain, const struct hzp_model *model,
-                          const struct hzp_version *v, const int32_t *id,
+                          const struct hzp_version *v, const struct hzp_micro *micro,
                           const struct hzp_packed *chunk, struct hzp_train_space *s,
                           const struct hzp_layer_range *range)
 {
@@ -49,11 +44,12 @@ static void forward_chunk(struct hzp_plan *chain, const struct hzp_model *model,
     chain->row0 = chunk->row0;
     chain->rows = chunk->rows;
     if (range->embed)
-        hzp_embed_forward(chain, &layer, id + chunk->row0,
+        hzp_embed_forward(chain, &layer, micro->id + chunk->row0,
                           hzp_mat_rows(s->kept[0].x_in, chunk->row0, chunk->rows));
-    for (layer.index = range->first; layer.index < range->last; layer.index++) {
+    for (int32_t p = range->first; p < range->last; p++) {
+        layer.index = hzp_path_layer(&micro->path, p);
         struct hzp_layer_space space =
-            hzp_train_layer_space(s, layer.index, chunk->row0, chunk->rows);
+            hzp_train_layer_space(s, layer.index, p, chunk->row0, chunk->rows);
         hzp_layer_attend(chain, &layer, &space, chunk);
         hzp_layer_finish(chain, &layer, &space);
     }
@@ -65,7 +61,7 @@ static void forward_chunks(struct hzp_plan *chain, const struct hzp_model *model
 {
     for (int32_t i = 0; i < HZP_MAX(micro->chunks, 1); i++) {
         struct hzp_packed chunk = hzp_micro_packed(micro, i);
-        forward_chunk(chain, model, v, micro->id, &chunk, s, range);
+        forward_chunk(chain, model, v, micro, &chunk, s, range);
     }
 }
 
@@ -77,15 +73,15 @@ static void forward_layers(struct hzp_plan *chain, const struct hzp_model *model
 {
     struct hzp_layer_range one = {0, 0, .embed = range->embed};
     forward_chunks(chain, model, v, micro, s, &one);
-    for (int32_t l = range->first; l < range->last; l++) {
-        one = (struct hzp_layer_range){l, l + 1, false, false};
+    for (int32_t p = range->first; p < range->last; p++) {
+        one = (struct hzp_layer_range){p, p + 1, false, false};
         forward_chunks(chain, model, v, micro, s, &one);
     }
 }
 
-/* One layer's rows of all chunks.  The sums of O and Down of one chunk run beside the products of
- * the others. */
-static void forward_layer_beside(struct hzp_plan *chain, const struct hzp_layer *layer,
+/* The rows of all chunks at place p of the path.  The sums of O and Down of one chunk run beside
+ * the products of the others. */
+static void forward_layer_beside(struct hzp_plan *chain, const struct hzp_layer *layer, int32_t p,
                                  const struct hzp_micro *micro, struct hzp_train_space *s,
                                  const struct hzp_layer_range *range)
 {
@@ -93,12 +89,12 @@ static void forward_layer_beside(struct hzp_plan *chain, const struct hzp_layer 
     struct hzp_layer_space space[HZP_LINK_BEGUN_MAX];
     for (int32_t i = 0; i < micro->chunks; i++) {
         struct hzp_packed chunk = hzp_micro_packed(micro, i);
-        space[i] = hzp_train_layer_space(s, layer->index, chunk.row0, chunk.rows);
+        space[i] = hzp_train_layer_space(s, layer->index, p, chunk.row0, chunk.rows);
         space[i].sums_apart = true;
         chain->row0 = chunk.row0;
         chain->rows = chunk.rows;
-        if (layer->index > range->first) {
-            chain->layer = (int16_t)(layer->index - 1);
+        if (p > range->first) {
+            chain->layer = (int16_t)hzp_path_layer(&micro->path, p - 1);
             hzp_tensor_end(chain, model, HZP_TENSOR_DOWN, space[i].x_in);
         }
         hzp_layer_attend(chain, layer, &space[i], &chunk);
@@ -113,7 +109,7 @@ static void forward_layer_beside(struct hzp_plan *chain, const struct hzp_layer 
         hzp_mlp_forward(chain, layer, &space[i]);
         hzp_tensor_begin(chain, model, HZP_TENSOR_DOWN, space[i].x_out);
     }
-    for (int32_t i = 0; i < micro->chunks && layer->index == range->last - 1; i++) {
+    for (int32_t i = 0; i < micro->chunks && p == range->last - 1; i++) {
         chain->row0 = micro->chunk[i].row0;
         chain->rows = micro->chunk[i].rows;
         hzp_tensor_end(chain, model, HZP_TENSOR_DOWN, space[i].x_out);
@@ -130,8 +126,10 @@ static void forward_beside(struct hzp_plan *chain, const struct hzp_model *model
     HZP_ASSERT(micro->chunks <= HZP_LINK_BEGUN_MAX);
     if (range->embed)
         hzp_embed_forward(chain, &layer, micro->id, hzp_mat_rows(s->kept[0].x_in, 0, micro->rows));
-    for (layer.index = range->first; layer.index < range->last; layer.index++)
-        forward_layer_beside(chain, &layer, micro, s, range);
+    for (int32_t p = range->first; p < range->last; p++) {
+        layer.index = hzp_path_layer(&micro->path, p);
+        forward_layer_beside(chain, &layer, p, micro, s, range);
+    }
 }
 
 void hzp_micro_forward(struct hzp_plan *chain, const struct hzp_model *model,
@@ -157,7 +155,8 @@ static void add_head_rows(struct hzp_plan *chain, const struct hzp_layer *layer,
                           int32_t rows, bool backward)
 {
     const int32_t *row = micro->learned_row + row0;
-    int32_t last = s->config.forward_only ? 0 : layer->model->config->layers;
+    int32_t layers = layer->model->config->layers;
+    int32_t last = s->config.forward_only ? 0 : hzp_path_places(&micro->path, layers);
     struct hzp_head_space head = hzp_train_head_space(s, rows);
     if (!backward)
         head.dlogits = (struct hzp_mat){0};
@@ -182,13 +181,13 @@ static void add_head(struct hzp_plan *chain, const struct hzp_layer *layer,
 
 /* Computes again what the layer's forward pass has not kept: the same items of the same chunks, so
  * the same bits. */
-static void add_again(struct hzp_plan *chain, const struct hzp_layer *layer,
+static void add_again(struct hzp_plan *chain, const struct hzp_layer *layer, int32_t place,
                       const struct hzp_micro *micro, struct hzp_train_space *s)
 {
     for (int32_t i = 0; s->recompute && i < HZP_MAX(micro->chunks, 1); i++) {
         struct hzp_packed chunk = hzp_micro_packed(micro, i);
         struct hzp_layer_space space =
-            hzp_train_layer_space(s, layer->index, chunk.row0, chunk.rows);
+            hzp_train_layer_space(s, layer->index, place, chunk.row0, chunk.rows);
         if (s->recompute == HZP_RECOMPUTE_LAYER)
             hzp_layer_attend(chain, layer, &space, &chunk);
         chain->layer = (int16_t)layer->index;
@@ -213,10 +212,10 @@ void hzp_micro_backward(struct hzp_plan *chain, const struct hzp_model *model,
         add_zero(chain, g.dx);
         add_head(chain, &layer, micro, s, true);
     }
-    for (int32_t l = range->last - 1; l >= range->first; l--) {
-        struct hzp_layer_space kept = hzp_train_layer_space(s, l, 0, micro->rows);
-        layer.index = l;
-        add_again(chain, &layer, micro, s);
+    for (int32_t p = range->last - 1; p >= range->first; p--) {
+        layer.index = hzp_path_layer(&micro->path, p);
+        struct hzp_layer_space kept = hzp_train_layer_space(s, layer.index, p, 0, micro->rows);
+        add_again(chain, &layer, p, micro, s);
         hzp_layer_backward(chain, &layer, &kept, &g, &whole);
     }
     layer.index = -1;
@@ -226,36 +225,27 @@ void hzp_micro_backward(struct hzp_plan *chain, const struct hzp_model *model,
 
 /* --- Fresh gradients -------------------------------------------------------------------------- */
 
-/* The range whose backward pass completes unit u's gradient. */
-static struct hzp_layer_range range_of(const struct hzp_model_config *c, int32_t u)
+/* The range whose backward pass completes the gradient of unit i of `units` on the path. */
+static struct hzp_layer_range range_of(int32_t i, int32_t units)
 {
-    struct hzp_layer_range range = {u - 1, u, false, false};
-    if (u == 0)
-        range = (struct hzp_layer_range){0, 0, .embed = true};
-    else if (u == c->layers + 1)
-        range = (struct hzp_layer_range){c->layers, c->layers, .head = true};
-    return range;
-}
-
-void hzp_micro_zero_fresh(struct hzp_plan *chain, struct hzp_train_space *s, int32_t u)
-{
-    hzp_assert_engine_thread();
-    zero_unit(chain, s, u);
+    int32_t last = HZP_MIN(i, units - 2);
+    return (struct hzp_layer_range){HZP_MAX(i - 1, 0), last, i == 0, i == units - 1};
 }
 
 void hzp_micro_backward_unit(struct hzp_plan *chain, const struct hzp_model *model,
                              const struct hzp_version *v, const struct hzp_micro *micro,
-                             struct hzp_train_space *s, int32_t u)
+                             struct hzp_train_space *s, int32_t i)
 {
     hzp_assert_engine_thread();
-    struct hzp_layer_range range = range_of(model->config, u);
+    struct hzp_layer_range range = range_of(i, hzp_micro_units(micro, model->config));
+    int32_t u = hzp_micro_unit(micro, model->config, i);
     bool tied = model->config->tied, fresh = hzp_shards_fresh(&s->config.shards);
     chain->tenant = HZP_TENANT_TRAIN;
     if (fresh && (u > 0 || !tied))
-        zero_unit(chain, s, u);
+        hzp_micro_zero_fresh(chain, s, u);
     if (fresh && range.head && tied) /* the head adds to the embedding's gradient */
-        zero_unit(chain, s, 0);
-    if (micro)
+        hzp_micro_zero_fresh(chain, s, 0);
+    if (micro->rows)
         hzp_micro_backward(chain, model, v, micro, s, &range);
 }
 
@@ -284,19 +274,20 @@ static void add_to_sum(struct hzp_plan *chain, const struct hzp_train_space *s, 
     }
 }
 
-/* The whole chain with fresh gradients on one rank, or on the ranks of a slice; micro NULL: of a
- * group that has none. */
+/* The whole chain with fresh gradients on one rank, or on the ranks of a slice.  The sums of what
+ * is not on the path stay as they are. */
 static void build_ordered(struct hzp_plan *chain, const struct hzp_model *model,
                           const struct hzp_version *v, const struct hzp_micro *micro,
                           struct hzp_train_space *s, bool first)
 {
-    struct hzp_layer_range all = hzp_layer_range_all(model->config);
+    struct hzp_layer_range all = hzp_micro_range(micro, model->config);
     if (first)
         hzp_micro_zero_sums(chain, s);
-    if (micro)
+    if (micro->rows)
         hzp_micro_forward(chain, model, v, micro, s, &all);
-    for (int32_t u = model->layout->units - 1; u >= 0; u--) {
-        hzp_micro_backward_unit(chain, model, v, micro, s, u);
+    for (int32_t i = hzp_micro_units(micro, model->config) - 1; i >= 0; i--) {
+        int32_t u = hzp_micro_unit(micro, model->config, i);
+        hzp_micro_backward_unit(chain, model, v, micro, s, i);
         if (model->data)
             hzp_data_scatter(chain, model, &s->grads, s->sum, u);
         else
@@ -311,29 +302,21 @@ void hzp_micro_build(struct hzp_plan *chain, const struct hzp_model *model,
                      struct hzp_train_space *s, bool first)
 {
     hzp_assert_engine_thread();
-    struct hzp_layer_range all = hzp_layer_range_all(model->config);
-    begin(chain, micro, s);
+    struct hzp_layer_range all = hzp_micro_range(micro, model->config);
+    chain->tenant = HZP_TENANT_TRAIN;
+    if (micro->rows)
+        begin(chain, micro, s);
     HZP_ASSERT(s->config.shards.groups.ranks == 1);
     if (hzp_shards_fresh(&s->config.shards)) {
         build_ordered(chain, model, v, micro, s, first);
         return;
     }
     if (first)
-        hzp_micro_zero(chain, model, s, &all);
+        hzp_micro_zero_sums(chain, s);
+    if (!micro->rows)
+        return;
     hzp_micro_forward(chain, model, v, micro, s, &all);
     hzp_micro_backward(chain, model, v, micro, s, &all);
-}
-
-void hzp_micro_build_none(struct hzp_plan *chain, const struct hzp_model *model,
-                          struct hzp_train_space *s, bool first)
-{
-    hzp_assert_engine_thread();
-    struct hzp_layer_range all = hzp_layer_range_all(model->config);
-    chain->tenant = HZP_TENANT_TRAIN;
-    if (hzp_shards_fresh(&s->config.shards))
-        build_ordered(chain, model, NULL, NULL, s, first);
-    else if (first)
-        hzp_micro_zero(chain, model, s, &all);
 }
 
 /* --- Products alone --------------------------------------------------------------------------- */
@@ -364,7 +347,7 @@ void hzp_micro_products(struct hzp_plan *chain, const struct hzp_model *model,
                         struct hzp_train_space *s)
 {
     hzp_assert_engine_thread();
-    struct hzp_layer_range all = hzp_layer_range_all(model->config);
+    struct hzp_layer_range all = hzp_micro_range(micro, model->config);
     struct hzp_plan whole;
     hzp_plan_init(&whole);
     hzp_micro_forward(&whole, model, v, micro, s, &all);
@@ -381,7 +364,7 @@ void hzp_eval_build(struct hzp_plan *chain, const struct hzp_model *model,
                     struct hzp_train_space *s)
 {
     hzp_assert_engine_thread();
-    struct hzp_layer_range all = hzp_layer_range_all(model->config);
+    struct hzp_layer_range all = hzp_micro_range(micro, model->config);
     struct hzp_layer layer = {model, v, NULL, -1};
     hzp_micro_forward(chain, model, v, micro, s, &all);
     add_head(chain, &layer, micro, s, false);

@@ -44,25 +44,21 @@
 #include "nanobatch/plan/plan.h"
 
 /* Forward, loss and backward of a micro-batch, reading version v, adding to the gradients (the
- * first micro-batch of an update zeroes them: first = true). */
+ * first micro-batch of an update zeroes them, also those of layers that are not on its path: first
+ * = true).  One without rows is that of a tensor-parallel group that has none in a round, beside
+ * others that have one (model->data): it takes part in what the groups exchange. */
 void hzp_micro_build(struct hzp_plan *chain, const struct hzp_model *model,
                      const struct hzp_version *v, const struct hzp_micro *micro,
                      struct hzp_train_space *space, bool first);
 
-/* The chain of a tensor-parallel group that has no micro-batch in a round, beside others that have
- * one (model->data): it zeroes the sums if it is the first of its update, and takes part in what
- * the groups exchange. */
-void hzp_micro_build_none(struct hzp_plan *chain, const struct hzp_model *model,
-                          struct hzp_train_space *space, bool first);
-
 /* The backward pass in pieces, for ranks that exchange each unit's gradients as soon as they are
- * complete, and for the ordered mode: unit u of the micro-batch, from the last unit (with the head,
- * the loss) down to 0.  If the space's gradients are fresh (hzp_shards_fresh), the unit's is zeroed
- * before the first op adds to it.  micro NULL: computes nothing, for a rank that has no micro-batch
- * in a round. */
+ * complete, and for the ordered mode: of the micro-batch's path unit i (hzp_micro_unit), from the
+ * last (with the head, the loss) down to 0.  If the space's gradients are fresh (hzp_shards_fresh),
+ * the unit's is zeroed before the first op adds to it.  Without rows it computes nothing else, for
+ * a rank that has no micro-batch in a round. */
 void hzp_micro_backward_unit(struct hzp_plan *chain, const struct hzp_model *model,
                              const struct hzp_version *v, const struct hzp_micro *micro,
-                             struct hzp_train_space *space, int32_t u);
+                             struct hzp_train_space *space, int32_t i);
 
 /* Zeroes unit u's fresh gradients; hzp_micro_backward_unit does so itself, but for the embedding's
  * behind a tied head. */
@@ -83,17 +79,16 @@ void hzp_eval_build(struct hzp_plan *chain, const struct hzp_model *model,
                     const struct hzp_version *v, const struct hzp_micro *micro,
                     struct hzp_train_space *space);
 
-/* What hzp_micro_build is made of, for a range of layers and its ends.  Built in this order, ranges
- * that follow each other do what the full range does: zero and forward of each range, first to
- * last; then backward of each, last to first.  A range that begins at layer f reads the residual
- * stream in the space's kept[f].x_in and its gradient leaves in dx; one that ends at layer l leaves
- * the stream in kept[l].x_in.
- *
- * zero: the gradients of the range's units.  With tied embeddings the head adds to the embedding's
- * unit, which the range with `embed` zeroes.
- * backward: with `head` also the head's forward pass, the loss, and the head's backward pass. */
-void hzp_micro_zero(struct hzp_plan *chain, const struct hzp_model *model,
-                    struct hzp_train_space *space, const struct hzp_layer_range *range);
+/* All places of the micro-batch's path, with both ends. */
+struct hzp_layer_range hzp_micro_range(const struct hzp_micro *micro,
+                                       const struct hzp_model_config *config);
+
+/* What hzp_micro_build is made of behind the zeroing, for a range of places and its ends.  Built in
+ * this order, ranges that follow each other do what the full range does: forward of each, first to
+ * last; then backward of each, last to first.  A range that begins at place f of the path reads the
+ * residual stream in the space's kept[f].x_in and its gradient leaves in dx; one that ends at place
+ * l leaves the stream in kept[l].x_in.  backward: with `head` also the head's forward pass, the
+ * loss, and the head's backward pass. */
 void hzp_micro_forward(struct hzp_plan *chain, const struct hzp_model *model,
                        const struct hzp_version *v, const struct hzp_micro *micro,
                        struct hzp_train_space *space, const struct hzp_layer_range *range);

@@ -155,7 +155,7 @@ void hzp_forward_build(struct hzp_plan *plan, const struct hzp_model *model,
                        const struct hzp_plan_shape *shape)
 {
     hzp_assert_engine_thread();
-    struct hzp_layer_range all = hzp_layer_range_all(model->config);
+    struct hzp_layer_range all = {0, model->config->layers, true, true};
     struct hzp_forward f = {.plan = plan,
                             .model = model,
                             .version = v,

@@ -1,11 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "nanobatch/model/layer.h"
 
-struct hzp_layer_range hzp_layer_range_all(const struct hzp_model_config *config)
-{
-    return (struct hzp_layer_range){0, config->layers, true, true};
-}
-
 void hzp_layer_attend(struct hzp_plan *plan, const struct hzp_layer *layer,
                       const struct hzp_layer_space *s, const struct hzp_packed *packed)
 {

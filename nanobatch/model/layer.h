@@ -18,13 +18,12 @@
 #include "nanobatch/model/mlp.h"
 
 /* Layers [first, last), with the embedding before them and the head behind them or not.  With
- * `embed` first is 0; with `head` last is the number of layers. */
+ * `embed` first is 0; with `head` last is the number of layers.  In training layers are counted by
+ * their places on the micro-batch's path (path.h). */
 struct hzp_layer_range {
     int32_t first, last;
     bool embed, head;
 };
-/* All layers with both ends. */
-struct hzp_layer_range hzp_layer_range_all(const struct hzp_model_config *config);
 
 /* Training's forward pass of a layer in two pieces: from x_in to attn, and from there to x_out.
  * Serving's is in stages (stages.h). */

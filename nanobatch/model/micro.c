@@ -49,7 +49,7 @@ void hzp_micro_destroy(struct hzp_micro *m)
 
 void hzp_micro_clear(struct hzp_micro *m)
 {
-    m->rows = m->docs = m->learned = m->chunks = m->doc_rows_max = 0;
+    m->rows = m->docs = m->learned = m->chunks = m->doc_rows_max = m->path.count = 0;
     m->row0[0] = 0;
     m->loss.weight = NULL;
     m->loss.how = NULL;
@@ -107,6 +107,17 @@ struct hzp_packed hzp_micro_packed(const struct hzp_micro *m, int32_t chunk)
                                .row0 = c->row0,
                                .rows = c->rows,
                                .before = m->chunk_pos0[c->at]};
+}
+
+int32_t hzp_micro_units(const struct hzp_micro *m, const struct hzp_model_config *c)
+{
+    return hzp_path_places(&m->path, c->layers) + 2;
+}
+
+int32_t hzp_micro_unit(const struct hzp_micro *m, const struct hzp_model_config *c, int32_t i)
+{
+    int32_t places = hzp_path_places(&m->path, c->layers);
+    return i == 0 ? 0 : i > places ? c->layers + 1 : 1 + hzp_path_layer(&m->path, i - 1);
 }
 
 /* Token `token` is to be predicted by row `row`. */

@@ -15,6 +15,7 @@
 
 #include "nanobatch/model/attn.h"
 #include "nanobatch/model/loss.h"
+#include "nanobatch/model/path.h"
 
 /* Rows [row0, row0 + rows) of the micro-batch, parts of `docs` documents, of which the first may
  * have begun before row0. */
@@ -35,6 +36,7 @@ struct hzp_micro {
     struct hzp_row_loss *how;
 
     int32_t rows, docs, learned;
+    struct hzp_path path; /* all layers, until the caller sets another one */
     int32_t chunks;       /* hzp_micro_cut; 0: all is one */
     int32_t *id, *pos;    /* [rows_max] */
     int32_t *row0, *pos0; /* [rows_max + 1]; documents, pos0 all 0 */
@@ -75,5 +77,10 @@ struct hzp_packed hzp_micro_packed(const struct hzp_micro *micro, int32_t chunk)
 
 /* All of it as attention sees it, cut or not: for the backward pass. */
 struct hzp_packed hzp_micro_whole(const struct hzp_micro *micro);
+
+/* Units on the path, the embedding and the head too; the unit at place i of these. */
+int32_t hzp_micro_units(const struct hzp_micro *micro, const struct hzp_model_config *config);
+int32_t hzp_micro_unit(const struct hzp_micro *micro, const struct hzp_model_config *config,
+                       int32_t i);
 
 #endif

@@ -24,7 +24,7 @@ bool hzp_ride_find(const struct hzp_rider *rider, const struct hzp_version *serv
                    const struct hzp_plan *chain, int32_t from, int32_t to, int32_t rows,
                    struct hzp_ride *ret)
 {
-    if (!rider || rider->version != serving || rows <= 0 ||
+    if (!rider || rider->version != serving || rows <= 0 || rider->micro->path.count ||
         rider->space->recompute == HZP_RECOMPUTE_LAYER)
         return false;
     int32_t forward = rider->space->forward_end, end = HZP_MIN(to, forward), next;
@@ -152,7 +152,7 @@ static void add_layer(struct hzp_forward *f, const struct hzp_ride *ride, int32_
     struct hzp_packed chunk = hzp_micro_packed(ride->rider.micro, ride->chunk);
     struct hzp_layer layer = {f->model, f->version, NULL, index};
     struct hzp_layer_space both =
-        hzp_train_layer_space(ride->rider.space, index, chunk.row0, chunk.rows + nano->rows);
+        hzp_train_layer_space(ride->rider.space, index, index, chunk.row0, chunk.rows + nano->rows);
     both.quantum_flops = 0;
     struct hzp_layer_space train = tenant_rows(&both, 0, chunk.rows);
     struct hzp_layer_space serve = tenant_rows(&both, chunk.rows, nano->rows);

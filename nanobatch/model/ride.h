@@ -43,8 +43,8 @@ struct hzp_ride {
 };
 
 /* The most layers of one chunk that lie whole within items [from, to) of the chain, `rows` rows of
- * serving behind them.  False: none; also where rows is 0, rider is NULL, the versions differ, or
- * there is no room. */
+ * serving behind them.  False: none; also where rows is 0, rider is NULL, the versions differ,
+ * there is no room, or the micro-batch has a path of its own. */
 bool hzp_ride_find(const struct hzp_rider *rider, const struct hzp_version *serving,
                    const struct hzp_plan *chain, int32_t from, int32_t to, int32_t rows,
                    struct hzp_ride *ret);

@@ -237,15 +237,16 @@ void hzp_train_space_begin(struct hzp_train_space *s, int32_t rows)
 }
 
 struct hzp_layer_space hzp_train_layer_space(const struct hzp_train_space *s, int32_t layer,
-                                             int32_t row0, int32_t rows)
+                                             int32_t place, int32_t row0, int32_t rows)
 {
-    const struct hzp_kept_layer *k = &s->kept[s->config.forward_only ? 0 : layer];
-    struct hzp_mat x_out = s->config.forward_only ? k->x_in : s->kept[layer + 1].x_in;
+    bool keeps = !s->config.forward_only;
+    const struct hzp_kept_layer *k = &s->kept[keeps ? layer : 0];
+    const struct hzp_kept_layer *stream = &s->kept[keeps ? place : 0];
     size_t heads = (size_t)s->heads;
     return (struct hzp_layer_space){
-        .x_in = hzp_mat_rows(k->x_in, row0, rows),
+        .x_in = hzp_mat_rows(stream->x_in, row0, rows),
         .x_mid = hzp_mat_rows(k->x_mid, row0, rows),
-        .x_out = hzp_mat_rows(x_out, row0, rows),
+        .x_out = hzp_mat_rows(stream[keeps].x_in, row0, rows),
         .normed = hzp_mat_rows(s->normed, row0, rows),
         .qkv_bare = hzp_mat_rows(k->qkv_bare, row0, rows),
         .qkv = hzp_mat_rows(k->qkv, row0, rows),

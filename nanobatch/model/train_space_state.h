@@ -61,9 +61,11 @@ struct hzp_train_space {
     size_t copied_floats;
     int32_t *copied_row; /* host-visible: 0, 1, 2, .. */
 
-    /* [layers + 1]; the last has only x_in.  forward_only: [1].  What is computed again lies in the
-     * same place for every layer.  The micro-batch in progress uses `kept` and `recompute`, which
-     * follow from its length; both lengths use the same memory. */
+    /* [layers + 1]; the last has only x_in, which of all goes by the place on the path, where the
+     * rest is the layer's: what one layer writes the next on the path reads.  forward_only: [1].
+     * What is computed again lies in the same place for every layer.  The micro-batch in progress
+     * uses `kept` and `recompute`, which follow from its length; both lengths use the same
+     * memory. */
     struct hzp_kept_layer *kept, *kept_usual, *kept_long;
     enum hzp_recompute recompute;
     struct hzp_mat dx, dx_act; /* [rows][width] F32, act; the same in F32 models */
@@ -81,9 +83,10 @@ struct hzp_train_space {
     float *narrow_scale;
 };
 
-/* Rows [row0, row0 + rows) of what a layer's forward pass reads and writes. */
+/* Rows [row0, row0 + rows) of what a layer's forward pass reads and writes, at its place on the
+ * path. */
 struct hzp_layer_space hzp_train_layer_space(const struct hzp_train_space *s, int32_t layer,
-                                             int32_t row0, int32_t rows);
+                                             int32_t place, int32_t row0, int32_t rows);
 
 /* A micro-batch of so many rows begins. */
 void hzp_train_space_begin(struct hzp_train_space *s, int32_t rows);

@@ -8,6 +8,7 @@
  *     target        [learned]
  *     weight        [weights]: of the learned rows, or none
  *     how           [hows]: of the learned rows, or none
+ *     path          [path]: layers, or none: all
  */
 #include "nanobatch/model/work.h"
 
@@ -26,14 +27,15 @@ struct head {
     int32_t units, micros;
     int64_t follow, optimizer_step;
     uint64_t version, checksum;
-    int32_t hows, spare; /* spare 0 */
+    int32_t hows, path;
 };
 _Static_assert(sizeof(struct head) == HZP_WORK_HEAD, "the head has no padding");
 
 static size_t bytes_of(const struct head *h)
 {
-    return sizeof(*h) + 4 * ((size_t)h->docs + (size_t)h->rows + 2 * (size_t)h->learned +
-                             (size_t)h->weights + HZP_ROW_LOSS_WORDS * (size_t)h->hows);
+    return sizeof(*h) +
+           4 * ((size_t)h->docs + (size_t)h->rows + 2 * (size_t)h->learned + (size_t)h->weights +
+                HZP_ROW_LOSS_WORDS * (size_t)h->hows + (size_t)h->path);
 }
 
 size_t hzp_work_room(int32_t rows_max)
@@ -42,7 +44,8 @@ size_t hzp_work_room(int32_t rows_max)
                                    .rows = rows_max,
                                    .learned = rows_max,
                                    .weights = rows_max,
-                                   .hows = rows_max});
+                                   .hows = rows_max,
+                                   .path = HZP_LAYERS_MAX});
 }
 
 static bool has_docs(int32_t kind)
@@ -87,6 +90,7 @@ size_t hzp_work_write(const struct hzp_work *work, const struct hzp_micro *m, ch
                      .version = work->version,
                      .checksum = work->checksum};
     char *at = data + sizeof(h);
+    h.path = of_round(work->kind) && m ? m->path.count : 0;
     if (has_docs(work->kind)) {
         h.docs = m->docs;
         h.rows = m->rows;
@@ -101,6 +105,8 @@ size_t hzp_work_write(const struct hzp_work *work, const struct hzp_micro *m, ch
         put(&at, m->weight, h.weights);
         put(&at, m->how, HZP_ROW_LOSS_WORDS * h.hows);
     }
+    if (h.path)
+        put(&at, m->path.layer, h.path);
     memcpy(data, &h, sizeof(h));
     return bytes_of(&h);
 }
@@ -134,6 +140,8 @@ static int check_head(const struct head *h, size_t bytes, int32_t rows_max,
         return bad(reterr, "weights of other rows than the learned ones", h->weights);
     if (h->hows && h->hows != h->learned)
         return bad(reterr, "losses of other rows than the learned ones", h->hows);
+    if (h->path < 0 || h->path > HZP_LAYERS_MAX || (h->path && !of_round(h->kind)))
+        return bad(reterr, "too many layers on its path", h->path);
     if (h->micros < (h->kind == HZP_WORK_DEAL) || (h->micros && !deals))
         return bad(reterr, "micro-batches that follow it", h->micros);
     if (h->follow < h->micros || h->follow > HZP_WORK_FOLLOW_MAX || (h->follow && !h->micros))
@@ -163,7 +171,8 @@ struct arrays {
     const int32_t *doc_rows, *id, *learned_row, *target;
     const float *weight;
     const struct hzp_row_loss *how;
-    int32_t vocab, positions;
+    const int32_t *path;
+    const struct hzp_work_limits *limits;
     /* [rows + 1] */
     int32_t *token;
     uint8_t *learn;
@@ -176,7 +185,7 @@ static int read_doc(const struct head *h, const struct arrays *a, int32_t row, i
                     int32_t *at, struct hzp_err_text *reterr)
 {
     for (int32_t i = 0; i < rows; i++) {
-        if (a->id[row + i] < 0 || a->id[row + i] >= a->vocab)
+        if (a->id[row + i] < 0 || a->id[row + i] >= a->limits->vocab)
             return bad(reterr, "a token outside the vocabulary", a->id[row + i]);
         a->token[i] = a->id[row + i];
     }
@@ -188,7 +197,7 @@ static int read_doc(const struct head *h, const struct arrays *a, int32_t row, i
         int32_t i = a->learned_row[*at] - row + 1, target = a->target[*at];
         if (a->learn[i])
             return bad(reterr, "learned rows out of order", *at);
-        if (target < 0 || target >= a->vocab || (i < rows && target != a->token[i]))
+        if (target < 0 || target >= a->limits->vocab || (i < rows && target != a->token[i]))
             return bad(reterr, "a target that is not the next token", target);
         float weight = h->weights ? a->weight[*at] : 1;
         if (!isfinite(weight))
@@ -210,7 +219,7 @@ static int read_docs(const struct head *h, const struct arrays *a, struct hzp_mi
     int32_t row = 0, at = 0;
     for (int32_t d = 0; d < h->docs; d++) {
         int32_t rows = a->doc_rows[d];
-        if (rows < 1 || rows > h->rows - row || rows > a->positions)
+        if (rows < 1 || rows > h->rows - row || rows > a->limits->positions)
             return bad(reterr, "a document that is too long, or empty", d);
         HZP_TRY(read_doc(h, a, row, rows, &at, reterr));
         HZP_TRY(hzp_micro_add_losses(micro, a->token, a->learn, h->weights ? a->token_weight : NULL,
@@ -224,30 +233,35 @@ static int read_docs(const struct head *h, const struct arrays *a, struct hzp_mi
     return HZP_OK;
 }
 
-static int read_micro(const struct head *h, const char *data, int32_t vocab, int32_t positions,
+static int read_micro(const struct head *h, const char *data, const struct hzp_work_limits *limits,
                       struct hzp_micro *micro, struct hzp_err_text *reterr)
 {
     size_t body = bytes_of(h) - sizeof(*h), rows = (size_t)h->rows + 1;
     int32_t *copy = hzp_xcalloc(
         1, body + rows * (sizeof(struct hzp_row_loss) + 4 + 4 + 1)); /* aligned, unlike data */
-    struct arrays a = {.doc_rows = copy, .vocab = vocab, .positions = positions};
+    struct arrays a = {.doc_rows = copy, .limits = limits};
     memcpy(copy, data + sizeof(*h), body);
     a.id = a.doc_rows + h->docs;
     a.learned_row = a.id + h->rows;
     a.target = a.learned_row + h->learned;
     a.weight = (const float *)(a.target + h->learned);
     a.how = (const struct hzp_row_loss *)(a.weight + h->weights);
+    a.path = (const int32_t *)(a.how + h->hows);
     a.token = copy + body / 4;
     a.token_how = (struct hzp_row_loss *)(a.token + rows);
     a.token_weight = (float *)(a.token_how + rows);
     a.learn = (uint8_t *)(a.token_weight + rows);
     hzp_micro_clear(micro);
     int r = read_docs(h, &a, micro, reterr);
+    micro->path.count = h->path;
+    memcpy(micro->path.layer, a.path, 4 * (size_t)h->path);
     free(copy);
+    if (r >= 0 && !hzp_path_valid(&micro->path, limits->layers))
+        r = bad(reterr, "a path of other layers than the model has", h->path);
     return r;
 }
 
-int hzp_work_read(const void *data, size_t bytes, int32_t vocab, int32_t positions,
+int hzp_work_read(const void *data, size_t bytes, const struct hzp_work_limits *limits,
                   struct hzp_work *ret, struct hzp_micro *micro, struct hzp_err_text *reterr)
 {
     struct head h;
@@ -270,7 +284,8 @@ int hzp_work_read(const void *data, size_t bytes, int32_t vocab, int32_t positio
                              .checksum = h.checksum};
     if (h.kind == HZP_WORK_UPDATE)
         return check_hyper(&h.hyper, reterr);
-    return has_docs(h.kind) ? read_micro(&h, data, vocab, positions, micro, reterr) : HZP_OK;
+    bool micros = has_docs(h.kind) || (of_round(h.kind) && micro);
+    return micros ? read_micro(&h, data, limits, micro, reterr) : HZP_OK;
 }
 
 /* --- Several works ---------------------------------------------------------------------------- */
@@ -324,8 +339,8 @@ int hzp_works_find(const struct hzp_works *works, int32_t i, const char **ret, s
         int32_t most = (int32_t)((works->bytes - at) / 4);
         bool fits = h.kind == HZP_WORK_MICRO && h.docs >= 0 && h.docs <= most && h.rows >= 0 &&
                     h.rows <= most && h.learned >= 0 && h.learned <= most && h.weights >= 0 &&
-                    h.weights <= most && h.hows >= 0 && h.hows <= most &&
-                    bytes_of(&h) <= works->bytes - at;
+                    h.weights <= most && h.hows >= 0 && h.hows <= most && h.path >= 0 &&
+                    h.path <= most && bytes_of(&h) <= works->bytes - at;
         if (!fits)
             return bad(reterr, "what follows it is no micro-batch", k);
         if (k == i) {
@@ -349,10 +364,8 @@ void hzp_work_build(struct hzp_plan *chain, const struct hzp_work *work,
 {
     if (work->kind == HZP_WORK_UPDATE && work->saves)
         hzp_update_save(chain, space);
-    if (work->kind == HZP_WORK_MICRO)
+    if (of_round(work->kind))
         hzp_micro_build(chain, model, v, micro, space, work->first);
-    else if (work->kind == HZP_WORK_NONE)
-        hzp_micro_build_none(chain, model, space, work->first);
     else if (work->kind == HZP_WORK_UPDATE)
         hzp_update_build(chain, model, v, draft, &work->hyper, space);
     else if (work->kind == HZP_WORK_EVAL)

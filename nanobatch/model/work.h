@@ -2,8 +2,8 @@
 /* nanobatch/model/work.h - what rank 0 has decided that ranks are to do, as bytes.  A learner
  * (train/learner/learner.h) executes it, on rank 0 as on every other rank.
  *
- *     micro      forward, loss and backward of its documents
- *     none       a round in which others have a micro-batch and this group has not
+ *     micro      forward, loss and backward of its documents, along its path
+ *     none       a round in which others have a micro-batch and this group has not; their path
  *     update     AdamW, into the draft; whether moments and residuals are copied before it
  *     eval       the loss of its documents, by the draft or by the current version
  *     undo       moments and residuals are copied back, the draft is given up
@@ -77,13 +77,17 @@ enum {
 size_t hzp_work_room(int32_t rows_max);
 
 /* Writes it into data, which has room for the longest; returns its bytes.  MICRO, EVAL: of this
- * micro-batch, cut or not; others: micro is not used. */
+ * micro-batch, cut or not; NONE: its path, NULL: all layers; others: micro is not used. */
 size_t hzp_work_write(const struct hzp_work *work, const struct hzp_micro *micro, char *data);
 
-/* Reads it; MICRO, EVAL: into micro, which is cleared first, and cut into halves where the work
- * says so.  Tokens are below vocab, documents have at most `positions` rows.  HZP_EFORMAT says what
- * is wrong; micro is then undefined. */
-int hzp_work_read(const void *data, size_t bytes, int32_t vocab, int32_t positions,
+/* What a work may name: tokens below vocab, documents of so many rows, layers of the model. */
+struct hzp_work_limits {
+    int32_t vocab, positions, layers;
+};
+
+/* Reads it; MICRO, NONE, EVAL: into micro, which is cleared first, and cut into halves where the
+ * work says so.  HZP_EFORMAT says what is wrong; micro is then undefined. */
+int hzp_work_read(const void *data, size_t bytes, const struct hzp_work_limits *limits,
                   struct hzp_work *ret, struct hzp_micro *micro, struct hzp_err_text *reterr);
 
 /* Works of micro-batches, one behind the other. */

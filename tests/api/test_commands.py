@@ -145,6 +145,29 @@ def test_resume():
         run(*command, "--resume")
 
 
+def test_skip():
+    """train --skip says what its updates left out; a run that goes on leaves out the same, and only with the same."""
+    layers = json.loads(pathlib.Path(MODEL, "config.json").read_text())["num_hidden_layers"]
+    with tempfile.TemporaryDirectory() as there:
+        data = pathlib.Path(there, "data.jsonl")
+        data.write_text("".join(json.dumps({"text": f"Once upon a time {i}"}) + "\n" for i in range(8)))
+
+        def left_out(name, steps, *more):
+            run("train", MODEL, "--data", str(data), "--out", f"{there}/{name}", "--update-tokens", "12",
+                "--total-steps", str(steps), "--skip", "0.25,swap=1", *more)
+            lines = [json.loads(line) for line in open(f"{there}/{name}/train.jsonl", encoding="utf-8")]
+            return [(line["layers"], line["left_out"]) for line in lines if "loss" in line]
+
+        whole = left_out("whole", 4)
+        for kept, text in whole:
+            out = [int(layer) for layer in text.split("/")[0].split(",")]
+            assert kept + len(out) == layers and min(out) >= 2 and max(out) < layers - 1, whole
+        left_out("parts", 2)
+        assert left_out("parts", 4, "--resume") == whole
+        err = run("train", MODEL, "--data", str(data), "--out", f"{there}/x", "--skip", "0.9", status=2).stderr
+        assert "--skip 0.9" in err.splitlines()[-1], err
+
+
 def test_train_is_interrupted():
     """A run that a signal ends says so by its exit status, keeps its state, and its losses can be drawn."""
     with tempfile.TemporaryDirectory() as there:

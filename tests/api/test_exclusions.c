@@ -38,6 +38,21 @@ static void refuses(const struct hzp_engine_settings *s, int ranks, const char *
     assert_non_null(strstr(err.text, text));
 }
 
+static void test_skip(void **state)
+{
+    struct hzp_engine_settings s = plain();
+    s.training.skip = 0.25;
+    for (int ranks = 1; ranks <= 4; ranks++)
+        allows(&s, ranks);
+    s.ranks.tensor = 2;
+    allows(&s, 4);
+    s.ranks.tensor = 1;
+    s.split.ride = 64;
+    refuses(&s, 1, "--skip", "--skip cannot be used with --ride: ");
+    s.no_train = 1;
+    refuses(&s, 1, "--ride", "--ride cannot be used with --no-train: ");
+}
+
 static void test_tensor(void **state)
 {
     struct hzp_engine_settings s = plain();
@@ -144,7 +159,7 @@ int main(int argc, char **argv)
 {
     operations = argv[argc - 1];
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_tensor), cmocka_unit_test(test_replicas),
+        cmocka_unit_test(test_skip), cmocka_unit_test(test_tensor), cmocka_unit_test(test_replicas),
         cmocka_unit_test(test_drafts), cmocka_unit_test(test_document)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

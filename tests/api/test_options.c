@@ -117,6 +117,10 @@ static void options_have_parts(void **state)
     assert_true(c->seconds == 60 && c->max_score_drop == 0.2);
     assert_int_equal(parse("serve", "--canary=seconds=7", "--canary=0.25", "dir", NULL), HZP_OK);
     assert_true(c->share == 0.25 && c->seconds == 7 && c->requests == 32);
+    assert_int_equal(parse("train", "dir", "--skip", "0.25,swap=1", NULL), HZP_OK);
+    assert_true(options.engine.training.skip == 0.25 && options.engine.training.swap == 1);
+    assert_int_equal(parse("train", "dir", "--adamw", "decay=0.1", NULL), HZP_OK);
+    assert_true(options.engine.training.decay == 0.1 && options.engine.training.beta1 == 0.9);
     assert_int_equal(parse("train", "dir", "--shard", "z1=4,z2=2", NULL), HZP_OK);
     assert_int_equal(options.engine.training.z1, 4);
     assert_int_equal(options.engine.training.z2, 2);

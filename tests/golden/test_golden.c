@@ -191,8 +191,8 @@ static void ranks_update(struct job *job, json_t *updates, json_t *step, int32_t
         struct fixture *f = &job->rank[r];
         fill_part(f, batch, hzp_collectives_position(f->collectives), job->ranks);
         learned += f->micro->learned;
-        hzp_collectives_micro(f->collectives, &f->plan, hzp_weights_current(f->m.weights),
-                              f->micro->rows ? f->micro : NULL, true, true);
+        hzp_collectives_micro(f->collectives, &f->plan, hzp_weights_current(f->m.weights), f->micro,
+                              true, true);
     }
     run_ranks(job, false);
     struct hzp_update_hyper hyper = hyper_of(updates, step, learned, t);

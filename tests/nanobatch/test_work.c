@@ -14,7 +14,9 @@
 
 #include <cmocka.h>
 
-enum { ROWS = 40, VOCAB = 50, POSITIONS = 12 };
+enum { ROWS = 40, VOCAB = 50, POSITIONS = 12, LAYERS = 6 };
+
+static const struct hzp_work_limits limits = {VOCAB, POSITIONS, LAYERS};
 
 struct world {
     struct hzp_device *dev;
@@ -83,6 +85,10 @@ static void write_micro(struct world *w)
         hzp_micro_halve(w->sent);
     if (pick(w, 2))
         w->work = (struct hzp_work){.kind = HZP_WORK_EVAL, .draft = pick(w, 2)};
+    /* Every other micro-batch leaves layers out, and two of the rest change places. */
+    const struct hzp_deck deck = {0.4f, true, 7, LAYERS};
+    if (w->work.kind == HZP_WORK_MICRO && pick(w, 2))
+        hzp_deck_deal(&deck, 1 + pick(w, 9), 3, pick(w, 3), &w->sent->path);
     w->bytes = hzp_work_write(&w->work, w->sent, w->data);
     assert_true(w->bytes <= hzp_work_room(ROWS));
 }
@@ -92,7 +98,7 @@ static int read_it(struct world *w, struct hzp_work *ret)
 {
     char *copy = hzp_xcalloc(1, w->bytes + 1);
     memcpy(copy + 1, w->data, w->bytes);
-    int r = hzp_work_read(copy + 1, w->bytes, VOCAB, POSITIONS, ret, w->got, &w->err);
+    int r = hzp_work_read(copy + 1, w->bytes, &limits, ret, w->got, &w->err);
     free(copy);
     return r;
 }
@@ -102,7 +108,7 @@ static int read_it(struct world *w, struct hzp_work *ret)
 static void what_is_written_is_read(void **state)
 {
     struct world w;
-    int weighted = 0;
+    int weighted = 0, paths = 0;
     (void)state;
     open_world(&w);
     for (int turn = 0; turn < 2000; turn++) {
@@ -130,10 +136,13 @@ static void what_is_written_is_read(void **state)
         SAME(target, a->learned);
         SAME(weight, a->learned);
         SAME(how, a->learned);
+        assert_int_equal(a->path.count, b->path.count);
+        assert_memory_equal(a->path.layer, b->path.layer, 4 * (size_t)a->path.count);
+        paths += a->path.count > 0;
         assert_int_equal(a->loss.how != NULL, b->loss.how != NULL);
         weighted += a->loss.weight != NULL;
     }
-    assert_true(weighted > 300 && weighted < 1700);
+    assert_true(weighted > 300 && weighted < 1700 && paths > 200);
     close_world(&w);
 }
 
@@ -191,7 +200,8 @@ static void a_gather_is_read(void **state)
 /* One document of three rows, of which the first and the last learn, with weights and losses. */
 static void one_wrong_field_is_refused(void **state)
 {
-    enum { HEAD = 34 }; /* numbers of 4 bytes before the arrays */
+    /* numbers of 4 bytes before the arrays, and before the last */
+    enum { HEAD = 34, PATH = HEAD + 10 + 2 * HZP_ROW_LOSS_WORDS };
     static const struct {
         int at;
         int32_t is;
@@ -225,7 +235,12 @@ static void one_wrong_field_is_refused(void **state)
                  {HEAD + 10, -1, "no kind"},
                  {HEAD + 11, 0, "out of range"},
                  {HEAD + 12, 0x7fc00000, "out of range"},
-                 {HEAD + 10 + HZP_ROW_LOSS_WORDS + 6, (int32_t)0xbf800000, "out of range"}};
+                 {HEAD + 10 + HZP_ROW_LOSS_WORDS + 6, (int32_t)0xbf800000, "out of range"},
+                 {33, -1, "path"},
+                 {33, HZP_LAYERS_MAX + 1, "path"},
+                 {33, 1, "size"},
+                 {PATH, LAYERS, "other layers"},
+                 {PATH + 1, 0, "other layers"}};
     struct world w;
     (void)state;
     open_world(&w);
@@ -240,6 +255,7 @@ static void one_wrong_field_is_refused(void **state)
         w.work = (struct hzp_work){.kind = HZP_WORK_MICRO};
         hzp_micro_clear(w.sent);
         assert_int_equal(hzp_micro_add_losses(w.sent, token, learn, weight, how, 4), 0);
+        w.sent->path = (struct hzp_path){3, {0, 2, 4}};
         w.bytes = hzp_work_write(&w.work, w.sent, w.data);
         assert_int_equal(read_it(&w, &got), 0);
         memcpy(w.data + 4 * cases[i].at, &cases[i].is, 4);
@@ -321,6 +337,7 @@ static void what_is_damaged_stays_within_limits(void **state)
         if (!has_docs(&got))
             continue;
         const struct hzp_micro *m = w.got;
+        assert_true(hzp_path_valid(&m->path, LAYERS));
         assert_true(m->rows <= ROWS && m->doc_rows_max <= POSITIONS && m->learned <= m->rows);
         for (int32_t i = 0; i < m->rows; i++)
             assert_in_range(m->id[i], 0, VOCAB - 1);
@@ -363,7 +380,7 @@ static void work_between_steps_is_read(void **state)
         struct hzp_work b;
         char data[HZP_WORK_HEAD];
         assert_int_equal(hzp_work_write(a, NULL, data), HZP_WORK_HEAD);
-        int r = hzp_work_read(data, HZP_WORK_HEAD, VOCAB, POSITIONS, &b, NULL, &err);
+        int r = hzp_work_read(data, HZP_WORK_HEAD, &limits, &b, NULL, &err);
         assert_int_equal(r, cases[i].says ? HZP_EFORMAT : HZP_OK);
         if (cases[i].says) {
             assert_non_null(strstr(err.text, cases[i].says));
@@ -400,7 +417,7 @@ static void works_are_found(void **state)
         for (int32_t i = 0; i < count; i++) {
             struct hzp_work work;
             assert_int_equal(hzp_works_find(&got, i, &at, &bytes, &w.err), HZP_OK);
-            assert_int_equal(hzp_work_read(at, bytes, VOCAB, POSITIONS, &work, w.got, &w.err), 0);
+            assert_int_equal(hzp_work_read(at, bytes, &limits, &work, w.got, &w.err), 0);
             assert_int_equal(work.first, i == 0);
         }
         assert_ptr_equal(at + bytes, got.data + got.bytes);
@@ -415,7 +432,7 @@ static void works_are_found(void **state)
                 continue;
             }
             assert_true(at >= got.data && at + bytes <= got.data + got.bytes);
-            refused += hzp_work_read(at, bytes, VOCAB, POSITIONS, &work, w.got, &w.err) < 0;
+            refused += hzp_work_read(at, bytes, &limits, &work, w.got, &w.err) < 0;
         }
     }
     assert_true(refused > 1000);

@@ -158,8 +158,9 @@ int learner_chain(struct learner *l, const struct hzp_step_record *record,
 {
     const struct hzp_step_training *t = &record->training;
     if (t->work_bytes) {
-        HZP_TRY(hzp_work_read(t->work, t->work_bytes, l->m->layout.config.vocab, LEARNER_ROWS,
-                              &l->work, l->micro, reterr));
+        const struct hzp_model_config *c = &l->m->layout.config;
+        const struct hzp_work_limits limits = {c->vocab, LEARNER_ROWS, c->layers};
+        HZP_TRY(hzp_work_read(t->work, t->work_bytes, &limits, &l->work, l->micro, reterr));
         l->number++;
         l->work.hyper.lr *= l->lr / 0.01f;
         if (l->cuts_short && l->work.kind == HZP_WORK_MICRO && l->number > CHAINS)

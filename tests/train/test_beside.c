@@ -25,6 +25,7 @@ struct group {
 static struct hzp_link *work[GROUPS], *data[GROUPS];
 static struct group group[GROUPS];
 static struct hzp_err_text err;
+static const struct hzp_path all = {0}, one_layer = {1, {1}};
 
 static void open_group(struct group *g, int i, bool ordered)
 {
@@ -72,8 +73,8 @@ static void close_groups(void)
     }
 }
 
-/* So many micro-batches, of one document each. */
-static void deal(int count)
+/* So many micro-batches, of one document each, along a path. */
+static void deal(int count, const struct hzp_path *path)
 {
     struct hzp_works works = {0};
     struct hzp_micro *micro;
@@ -83,6 +84,7 @@ static void deal(int count)
     for (int i = 0; i < count; i++) {
         hzp_micro_clear(micro);
         assert_int_equal(hzp_micro_add(micro, token, learn, HZP_COUNT(token)), HZP_OK);
+        micro->path = *path;
         hzp_works_add(&works, &(struct hzp_work){.kind = HZP_WORK_MICRO, .first = i == 0}, micro);
     }
     for (int i = 0; i < GROUPS; i++)
@@ -148,7 +150,7 @@ static int update_both(void)
 static void test_sums(void **state)
 {
     open_groups(false);
-    deal(3); /* the second group has none in the second round */
+    deal(3, &all); /* the second group has none in the second round */
     for (int round = 0; round < 2; round++) {
         assert_int_equal(group[1].learner->work.kind, round ? HZP_WORK_NONE : HZP_WORK_MICRO);
         assert_int_equal(group[1].learner->work.first, round == 0);
@@ -160,17 +162,19 @@ static void test_sums(void **state)
 }
 
 /* Ordered: each unit's gradients in each round, also of a group that has no micro-batch at all, and
- * the parts of the sums before the norm. */
+ * the parts of the sums before the norm; but for a layer that is not on the round's path. */
 static void test_ordered(void **state)
 {
-    open_groups(true);
-    deal(1);
-    assert_int_equal(group[1].learner->work.kind, HZP_WORK_NONE);
-    assert_true(group[1].learner->work.first);
-    assert_int_equal(run_both(), group[0].m.layout.units);
-    next_both();
-    assert_int_equal(update_both(), 1);
-    close_groups();
+    for (int32_t left_out = 0; left_out < 2; left_out++) {
+        open_groups(true);
+        deal(1, left_out ? &one_layer : &all);
+        assert_int_equal(group[1].learner->work.kind, HZP_WORK_NONE);
+        assert_true(group[1].learner->work.first);
+        assert_int_equal(run_both(), group[0].m.layout.units - left_out);
+        next_both();
+        assert_int_equal(update_both(), 1);
+        close_groups();
+    }
 }
 
 int main(void)

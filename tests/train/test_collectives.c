@@ -273,13 +273,50 @@ static void test_no_race(void **state)
     }
 }
 
-/* --- Order ------------------------------------------------------------------------------------ */
-
 /* The entry's unit, if it is a transfer of this kind; else -1. */
 static int32_t unit_of(const struct hzp_transfers_entry *e, enum hzp_collectives_tag tag)
 {
     return tag_of_entry(e) == tag ? (int32_t)(uint32_t)e->what.tag : -1;
 }
+
+/* With paths: there is no race either, along the next one neither, and nothing is exchanged of what
+ * is not on them, but sums in the last round. */
+static void test_paths(void **state)
+{
+    static const struct hzp_path path[] = {{4, {0, 1, 4, 6}}, {5, {0, 1, 5, 3, 6}}};
+    static const struct {
+        struct hzp_groups groups;
+        bool ordered, untied;
+    } cases[] = {{{2, 2, 1, 1}, false, false}, {{2, 2, 2, 1}, false, true},
+                 {{2, 2, 2, 2}, false, false}, {{2, 2, 2, 2}, false, true},
+                 {{4, 4, 2, 2}, true, false},  {{4, 4, 4, 2}, false, true}};
+    for (int i = 0; i < HZP_COUNT(cases); i++) {
+        struct ranks *r = open_with_micro(cases[i].groups, cases[i].ordered, cases[i].untied);
+        struct hzp_trainer *t = r->first->trainer;
+        struct hzp_collectives *x = t->learner->collectives;
+        struct hzp_plan chain;
+        struct proof proof = {.chain = &chain, .list = hzp_collectives_transfers(x)};
+        hzp_plan_init(&chain);
+        for (int round = 0; round < 4; round++) {
+            t->learner->micro->path = path[round % 2];
+            proof.first = proof.list->entries;
+            hzp_plan_clear(&chain);
+            hzp_collectives_micro(x, &chain, hzp_weights_current(r->first->weights),
+                                  t->learner->micro, round == 0, round == 3);
+            prove(r, &proof);
+            for (int32_t k = proof.first; k < proof.list->entries; k++)
+                for (int32_t tag = HZP_TAG_GATHER; tag <= HZP_TAG_SCATTER; tag++) {
+                    int32_t u = unit_of(&proof.list->entry[k], (enum hzp_collectives_tag)tag);
+                    if (u > 0 && u <= 7 && !hzp_path_has(&path[round % 2], u - 1))
+                        fail_msg("case %d: layer %d is left out and exchanged", i, u - 1);
+                }
+        }
+        hzp_plan_fini(&chain);
+        ranks_close(r);
+    }
+}
+
+/* --- Order ------------------------------------------------------------------------------------ */
 
 /* How many transfers of the kind may be posted when items [0, ended) have ended, and not be done:
  * no item that has ended depended on them or on one behind them. */
@@ -397,6 +434,7 @@ int main(void)
         cmocka_unit_test(test_list),       cmocka_unit_test(test_behind),
         cmocka_unit_test(test_no_race),    cmocka_unit_test(test_order),
         cmocka_unit_test(test_ring_stays), cmocka_unit_test(test_last_is_short),
+        cmocka_unit_test(test_paths),
     };
     return cmocka_run_group_tests_name("collectives", tests, NULL, NULL);
 }

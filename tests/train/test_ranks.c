@@ -176,6 +176,65 @@ static void check_plain(enum hzp_dtype type, struct hzp_groups groups)
     tiny_close(one);
 }
 
+/* --- Layers that are left out ----------------------------------------------------------------- */
+
+static struct tiny_config leaving_out(enum hzp_dtype type, struct hzp_groups groups, bool ordered)
+{
+    struct tiny_config config = defaults(type, groups, ordered);
+    config.layers = 8;
+    config.recipe.skip = 0.4f;
+    config.recipe.swap = 1;
+    config.recipe.seed = 5;
+    return config;
+}
+
+/* In the ordered mode an update has one path, whatever the number of ranks. */
+static void check_ordered_paths(enum hzp_dtype type, struct hzp_groups groups)
+{
+    struct tiny_config config = leaving_out(type, groups, true);
+    struct tiny **one = &one_of[type == HZP_BF16];
+    if (!*one)
+        *one = run_one(config);
+    struct ranks *r = run_ranks(&config, 5);
+    assert_same(*one, r);
+    for (int32_t i = 0; i < UPDATES; i++) {
+        assert_string_equal(r->first->report[i].paths.left_out, (*one)->report[i].paths.left_out);
+        assert_null(strchr(r->first->report[i].paths.left_out, '/'));
+        assert_int_equal(r->first->report[i].paths.layers, 5);
+    }
+    ranks_close(r);
+}
+
+/* Otherwise a round has one; so many ranks have the same ones however they share the state. */
+static void check_plain_paths(enum hzp_dtype type, struct hzp_groups groups)
+{
+    struct tiny_config config = leaving_out(type, groups, false), whole = config;
+    whole.shards.groups = (struct hzp_groups){groups.ranks, 1, 1, 1};
+    struct ranks *a = run_ranks(&whole, 3), *b = run_ranks(&config, 3);
+    bool rounds = false;
+    for (int32_t i = 0; i < UPDATES; i++) {
+        const struct hzp_update_report *x = &a->first->report[i], *y = &b->first->report[i];
+        assert_string_equal(x->paths.left_out, y->paths.left_out);
+        rounds |= strchr(x->paths.left_out, '/') != NULL;
+        if (!(fabs(x->loss - y->loss) < (type == HZP_F32 ? 1e-3 : 2e-2)))
+            fail_msg("loss of update %d differs by %g", i + 1, x->loss - y->loss);
+    }
+    assert_true(rounds);
+    assert_true(fabs(a->first->report[0].grad_norm / b->first->report[0].grad_norm - 1) <= 1e-5);
+    ranks_close(a);
+    ranks_close(b);
+}
+
+static void test_paths(void **state)
+{
+    assert_int_equal(each(check_ordered_paths), 4 + 10);
+    for (int i = 0; i < 2; i++) {
+        tiny_close(one_of[i]);
+        one_of[i] = NULL;
+    }
+    assert_int_equal(each(check_plain_paths), 4 + 10);
+}
+
 static void test_plain(void **state)
 {
     each(check_plain);
@@ -660,6 +719,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_ordered),
+        cmocka_unit_test(test_paths),
         cmocka_unit_test(test_plain),
         cmocka_unit_test(test_untied),
         cmocka_unit_test_setup_teardown(test_checkpoint, make_dir, drop_dir),

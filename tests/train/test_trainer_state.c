@@ -79,6 +79,7 @@ static void read_rest(struct tiny *t)
 }
 
 static enum hzp_optimizer optimizer;
+static float skip; /* share of eight layers that micro-batches leave out */
 
 static void check_resume(enum hzp_dtype type, enum hzp_dtype moments, bool prepares, bool rest)
 {
@@ -86,6 +87,8 @@ static void check_resume(enum hzp_dtype type, enum hzp_dtype moments, bool prepa
     struct tiny_config config = offline(type, moments);
     config.prepares = prepares;
     config.recipe.optimizer = optimizer;
+    config.recipe.skip = skip;
+    config.layers = skip > 0 ? 8 : 0;
     char note[HZP_TRAINER_NOTE_MAX + 1];
     int r;
     struct tiny *whole = tiny_open(&config), *first = tiny_open(&config);
@@ -117,6 +120,7 @@ static void check_resume(enum hzp_dtype type, enum hzp_dtype moments, bool prepa
     assert_true(whole->reports > 14);
     assert_int_equal(7 + second->reports, whole->reports);
     for (int32_t i = 0; i < second->reports; i++) {
+        assert_string_equal(second->report[i].paths.left_out, whole->report[7 + i].paths.left_out);
         assert_true(second->report[i].loss == whole->report[7 + i].loss);
         assert_true(second->report[i].grad_norm == whole->report[7 + i].grad_norm);
         assert_true(second->report[i].lr == whole->report[7 + i].lr);
@@ -136,6 +140,9 @@ static void test_resume(void **state)
     optimizer = HZP_NADAM; /* the product of its momenta is computed again */
     check_resume(HZP_F32, HZP_F32, false, false);
     optimizer = HZP_ADAMW;
+    skip = 0.4f; /* the same layers as without the break */
+    check_resume(HZP_F32, HZP_F32, false, false);
+    skip = 0;
     /* Memory that is prepared behind: what was restored stays, and the rest is zeroed. */
     setenv("HZP_POISON", "1", 1);
     check_resume(HZP_F32, HZP_F32, true, false);
@@ -279,6 +286,9 @@ static void test_refusals(void **state)
     other = config;
     other.recipe.divide = HZP_DIVIDE_TOKENS;
     expect(&other, &weights, HZP_EINVAL, "divide weights, now it is tokens");
+    other = config;
+    other.recipe.swap = 1;
+    expect(&other, &weights, HZP_EINVAL, "swap 0, now it is 1");
     other = config;
     other.untied = true;
     expect(&other, &weights, HZP_EFORMAT, "tensor m has");

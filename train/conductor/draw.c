@@ -116,11 +116,17 @@ static void sort_bins(struct hzp_draw *d)
     free(number);
 }
 
-static void write_works(struct hzp_draw *d, struct hzp_micro *micro)
+static void write_works(struct hzp_draw *d, const struct hzp_draw_limits *limits,
+                        struct hzp_micro *micro)
 {
+    int32_t each = HZP_MAX(limits->round ? limits->round : d->bins, 1);
     hzp_works_clear(&d->works);
     for (int32_t bin = 0; bin < d->bins; bin++) {
         hzp_micro_clear(micro);
+        hzp_deck_deal(&limits->deck, limits->optimizer_step, HZP_DIV_UP(d->bins, each), bin / each,
+                      &micro->path);
+        if (bin % each == 0)
+            hzp_paths_note(&d->paths, &micro->path, limits->deck.layers, bin == 0);
         for (int32_t i = 0; i < d->count; i++) {
             const struct hzp_sample *s = d->sample[i];
             if (d->bin[i] != bin)
@@ -143,5 +149,5 @@ void hzp_draw_pack(struct hzp_draw *d, struct hzp_sample_queue *queue,
     note_sequences(d);
     if (limits->by_length && d->bins)
         sort_bins(d);
-    write_works(d, micro);
+    write_works(d, limits, micro);
 }

@@ -20,6 +20,7 @@ struct hzp_draw {
     /* samples in micro-batches, but the sequence numbers of all */
     int32_t samples, rows, learned_tokens;
     double weight_sum; /* sum of |weight| of the learned tokens, 1 each by default */
+    struct hzp_paths paths;
     int64_t first_sequence, last_sequence;
     struct hzp_works works; /* the micro-batches, for a learner */
 };
@@ -34,6 +35,9 @@ struct hzp_draw_limits {
     /* Number them by length, so that those that ranks compute at the same time take about as
      * long. */
     bool by_length;
+    struct hzp_deck deck;   /* paths are dealt from it */
+    int32_t round;          /* micro-batches of a round, which has one path; 0: all are one */
+    int64_t optimizer_step; /* of the update */
 };
 /* Packs sample[0 .. count), and tells the queue which of them cannot be learned.  micro: scratch,
  * for that many rows. */

@@ -30,7 +30,9 @@ static int create_learner(struct hzp_trainer *t, struct hzp_err_text *reterr)
 int hzp_trainer_create(const struct hzp_trainer_config *config, struct hzp_trainer **ret,
                        struct hzp_err_text *reterr)
 {
+    struct hzp_deck deck = hzp_recipe_deck(&config->recipe, config->model->config->layers);
     HZP_TRY(hzp_recipe_check(&config->recipe, reterr));
+    HZP_TRY(hzp_deck_check(&deck, reterr));
     HZP_TRY(hzp_trainer_check_group(config, reterr));
     if (config->gate && config->shards.groups.z3 > 1)
         return hzp_fail(reterr, HZP_EUNSUP,

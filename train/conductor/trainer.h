@@ -81,6 +81,7 @@ struct hzp_update_report {
     struct hzp_ratio_stats ratios; /* of the micro-batches that this rank computed */
     float lr;
     int32_t learned_tokens, rows, samples;
+    struct hzp_paths paths;      /* of its micro-batches */
     uint64_t device_ns, wall_ns; /* the update's device time, and time from begin to end */
     uint64_t version;            /* version published with it; 0: none */
     bool skipped;                /* not finite: nothing changed */
@@ -173,9 +174,10 @@ struct hzp_trainer_stats {
     double loss, grad_norm; /* the newest update's, as are ratios */
     struct hzp_ratio_stats ratios;
     float lr;
-    int64_t draws;    /* completed draws of the queue, which a resumed run repeats */
-    uint64_t dropped; /* those given up because the update was not finite twice */
-    bool preparing;   /* see prepare_behind, hzp_trainer_load_begin */
+    int32_t path_layers; /* of its micro-batches; 0: no update yet */
+    int64_t draws;       /* completed draws of the queue, which a resumed run repeats */
+    uint64_t dropped;    /* those given up because the update was not finite twice */
+    bool preparing;      /* see prepare_behind, hzp_trainer_load_begin */
     bool paused, broken, waiting_for_swap, waiting_for_slot, on_trial;
     /* as of the newest step: rows per second while there is work, with what serving leaves (0: not
      * known); how long there has been work without progress; the age of the oldest sample that is

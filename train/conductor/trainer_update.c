@@ -46,6 +46,7 @@ static void begin_report(struct hzp_trainer *t)
         (struct hzp_update_report){.samples = d->samples,
                                    .rows = d->rows,
                                    .learned_tokens = d->learned_tokens,
+                                   .paths = d->paths,
                                    .first_sequence = d->first_sequence,
                                    .last_sequence = d->last_sequence,
                                    .divisor = hzp_recipe_divisor(&t->config.recipe, d->weight_sum,
@@ -63,13 +64,20 @@ int32_t hzp_trainer_tokens_max(const struct hzp_trainer *t)
     return HZP_MIN(rows, t->config.model->positions) + 1;
 }
 
-static void pack(struct hzp_trainer *t, struct hzp_draw *d)
+/* optimizer_step: of the update that the draw is for. */
+static void pack(struct hzp_trainer *t, struct hzp_draw *d, int64_t optimizer_step)
 {
-    struct hzp_draw_limits limits = {.rows = t->config.recipe.micro_rows,
-                                     .doc_rows = hzp_trainer_tokens_max(t) - 1,
-                                     /* in the ordered mode their order is that of the sums */
-                                     .by_length =
-                                         t->learner->collectives && !t->config.shards.ordered};
+    const struct hzp_collectives *x = t->learner->collectives;
+    bool ordered = t->config.shards.ordered; /* then bits do not depend on how many ranks are */
+    struct hzp_draw_limits limits = {
+        .rows = t->config.recipe.micro_rows,
+        .doc_rows = hzp_trainer_tokens_max(t) - 1,
+        .by_length = x && !ordered,
+        .deck = hzp_recipe_deck(&t->config.recipe, t->config.model->config->layers),
+        .round = ordered ? 0
+                 : x     ? hzp_collectives_ranks(x)
+                         : 1,
+        .optimizer_step = optimizer_step};
     hzp_draw_pack(d, t->config.queue, &limits, t->learner->micro);
 }
 
@@ -78,7 +86,7 @@ bool hzp_trainer_begin_draw(struct hzp_trainer *t)
     struct hzp_draw *d = t->draw;
     d->count =
         hzp_sample_queue_draw(t->config.queue, t->config.recipe.update_tokens, d->sample, d->room);
-    pack(t, d);
+    pack(t, d, t->learner->optimizer_step + 1);
     begin_report(t);
     if (!d->bins) {
         /* No sample of the draw has a learnable token (the log was written under other limits):
@@ -107,7 +115,7 @@ static bool draw_ahead(struct hzp_trainer *t)
         return false;
     d->count = hzp_sample_queue_draw_ahead(t->config.queue, t->config.recipe.update_tokens,
                                            d->sample, d->room);
-    pack(t, d);
+    pack(t, d, t->learner->optimizer_step + 2);
     if (d->count && !d->bins)
         hzp_sample_queue_undo_ahead(t->config.queue); /* begin_draw gives them up */
     return d->bins > 0;
@@ -318,6 +326,7 @@ static void count_update(struct hzp_trainer *t)
     s->loss = t->now.loss;
     s->grad_norm = t->now.grad_norm;
     s->ratios = t->now.ratios;
+    s->path_layers = t->now.paths.layers;
     s->lr = t->now.lr;
     hzp_lock_release(&t->lock);
     if (!open)

@@ -292,7 +292,7 @@ int hzp_collectives_hear(struct hzp_collectives *x, struct hzp_work *ret,
                          struct hzp_err_text *reterr)
 {
     hzp_assert_engine_thread();
-    HZP_TRY(hzp_work_read(x->wire.head, sizeof(x->wire.head), 0, 0, &x->work, NULL, reterr));
+    HZP_TRY(hzp_work_read(x->wire.head, sizeof(x->wire.head), NULL, &x->work, NULL, reterr));
     *ret = x->work;
     return x->work.follow ? HZP_OK : check_sum(x, reterr);
 }
@@ -459,22 +459,45 @@ void hzp_collectives_gather_first(struct hzp_collectives *x, const struct hzp_ve
         gather_unit(x, v, u, after);
 }
 
+/* The unit that is read in turn i of a micro-batch: along its path, with the head as the last, and
+ * back; -1: none, or in the last round nothing that the next one begins with. */
+static int32_t unit_in_turn(const struct hzp_collectives *x, const struct hzp_micro *micro,
+                            int32_t i, bool last)
+{
+    const struct hzp_model_config *c = x->config.model->config;
+    int32_t head = hzp_micro_units(micro, c) - 1, at = i <= head ? i : 2 * head - i;
+    return at > 0 || (at == 0 && (i == 0 || !last)) ? hzp_micro_unit(micro, c, at) : -1;
+}
+
+/* Turn i has read its unit: gathers the one that takes its place, or that of unit 3 where a tied
+ * embedding has one of its own, and is read in the next turn that reads from there. */
+static void gather_next(struct hzp_collectives *x, const struct hzp_plan *chain,
+                        const struct hzp_version *v, const struct hzp_micro *micro, int32_t i,
+                        bool last)
+{
+    int32_t u = unit_in_turn(x, micro, i, last), next;
+    for (i++; (next = unit_in_turn(x, micro, i, last)) >= 0; i++)
+        if (next % 3 == u % 3) {
+            gather_unit(x, v, next, chain->items);
+            return;
+        }
+}
+
 /* Forward, unit by unit: as soon as a unit has been read, the one that takes its place is
  * gathered. */
 static void forward_units(struct hzp_collectives *x, struct hzp_plan *chain,
-                          const struct hzp_version *v, const struct hzp_micro *micro)
+                          const struct hzp_version *v, const struct hzp_micro *micro, bool last)
 {
     const struct hzp_model *model = x->config.model;
-    for (int32_t u = 0; u < 3; u++)
+    int32_t head = hzp_micro_units(micro, model->config) - 1;
+    for (int32_t u = 0; u < 3; u++) /* the first two layers are on every path */
         hzp_collectives_gather_first(x, v, u, 0);
-    for (int32_t u = 0; u < model->layout->units - 1; u++) {
-        struct hzp_layer_range range = {u - 1, u, false, false};
-        if (u == 0)
-            range = (struct hzp_layer_range){0, 0, .embed = true};
-        await_unit(x, chain, u);
-        if (micro)
+    for (int32_t i = 0; i < head; i++) {
+        struct hzp_layer_range range = {HZP_MAX(i - 1, 0), i, i == 0, false};
+        await_unit(x, chain, hzp_micro_unit(micro, model->config, i));
+        if (micro->rows)
             hzp_micro_forward(chain, model, v, micro, x->config.space, &range);
-        gather_unit(x, v, u + 3, chain->items);
+        gather_next(x, chain, v, micro, i, last);
     }
 }
 
@@ -484,7 +507,7 @@ static void forward_whole(struct hzp_collectives *x, struct hzp_plan *chain,
                           const struct hzp_version *v, const struct hzp_micro *micro)
 {
     const struct hzp_model *model = x->config.model;
-    struct hzp_layer_range all = hzp_layer_range_all(model->config);
+    struct hzp_layer_range all = hzp_micro_range(micro, model->config);
     int32_t u = 0, first = chain->items;
     hzp_micro_forward(chain, model, v, micro, x->config.space, &all);
     for (int32_t i = first; i < chain->items; i++)
@@ -527,10 +550,11 @@ static bool scatters_head_early(const struct hzp_collectives *x, bool last)
 
 /* Part i of what a tied head has added to the embedding's gradient, one behind each layer's: in one
  * piece it would hold up the layers' gradients, which have few places. */
-static void scatter_head(struct hzp_collectives *x, const struct hzp_plan *chain, int32_t i)
+static void scatter_head(struct hzp_collectives *x, const struct hzp_plan *chain, int32_t i,
+                         int32_t parts)
 {
     struct hzp_transfer what = scatter_of(x, 0);
-    size_t layers = (size_t)x->config.model->config->layers, step = HZP_DIV_UP(what.count, layers);
+    size_t step = HZP_DIV_UP(what.count, (size_t)parts);
     size_t from = HZP_MIN((size_t)i * step, what.count);
     what.pitch = what.count;
     what.count = HZP_MIN(step, what.count - from);
@@ -540,17 +564,17 @@ static void scatter_head(struct hzp_collectives *x, const struct hzp_plan *chain
         *place_of(x, 0) = hzp_transfers_add(&x->list, &what, chain->items);
 }
 
-/* Unit u's fresh gradients are complete. */
+/* The fresh gradients of unit u, at place i of a path with so many layers, are complete. */
 static void scatter_unit(struct hzp_collectives *x, const struct hzp_plan *chain, int32_t u,
-                         bool last)
+                         int32_t i, int32_t layers, bool last)
 {
     bool early = scatters_head_early(x, last);
     struct hzp_transfer what = scatter_of(x, u);
     if (u == 0 && !x->config.shards.ordered && (early || !has_own_place(x, u)))
         what.nonzero = embedding_nonzero(x);
     x->reduced[u] = *place_of(x, u) = hzp_transfers_add(&x->list, &what, chain->items);
-    if (early && u > 0 && u <= x->config.model->config->layers)
-        scatter_head(x, chain, x->config.model->config->layers - u);
+    if (early && i > 0 && i <= layers)
+        scatter_head(x, chain, layers - i, layers);
 }
 
 /* Backward, unit by unit.  When forward has ended, the last three units are in their places.  Fresh
@@ -564,7 +588,12 @@ static void backward_units(struct hzp_collectives *x, struct hzp_plan *chain,
     const struct hzp_model *model = x->config.model;
     bool fresh = hzp_shards_fresh(&x->config.shards);
     bool gathers = hzp_weights_gathered(model->weights) != NULL;
-    for (int32_t u = model->layout->units - 1; u >= 0; u--) {
+    int32_t head = hzp_micro_units(micro, model->config) - 1;
+    for (int32_t l = model->config->layers - 1; last && l >= 0; l--)
+        if (!hzp_path_has(&micro->path, l)) /* its sums have been complete before */
+            add_reduction(x, 1 + l, chain->items);
+    for (int32_t i = head; i >= 0; i--) {
+        int32_t u = hzp_micro_unit(micro, model->config, i);
         if (gathers && u > 0) /* the embedding's backward pass reads no parameters */
             await_unit(x, chain, u);
         if (fresh)
@@ -573,11 +602,11 @@ static void backward_units(struct hzp_collectives *x, struct hzp_plan *chain,
             hzp_transfers_depend(&x->list, chain->items, *place_of(x, u));
             hzp_micro_zero_fresh(chain, x->config.space, u);
         }
-        hzp_micro_backward_unit(chain, model, v, micro, x->config.space, u);
-        if (gathers && u >= 3 && (u > 3 || !last))
-            gather_unit(x, v, u - 3, chain->items);
+        hzp_micro_backward_unit(chain, model, v, micro, x->config.space, i);
+        if (gathers && i > 0)
+            gather_next(x, chain, v, micro, 2 * head - i, last);
         if (fresh)
-            scatter_unit(x, chain, u, last);
+            scatter_unit(x, chain, u, i, head - 1, last);
         if (last)
             add_reduction(x, u, chain->items);
     }
@@ -590,7 +619,7 @@ void hzp_collectives_micro(struct hzp_collectives *x, struct hzp_plan *chain,
     hzp_assert_engine_thread();
     const struct hzp_model *model = x->config.model;
     struct hzp_train_space *s = x->config.space;
-    struct hzp_layer_range all = hzp_layer_range_all(model->config);
+    struct hzp_layer_range all = hzp_micro_range(micro, model->config);
     hzp_collectives_append(x);
     hzp_transfers_begin(&x->list);
     if (first) {
@@ -598,12 +627,12 @@ void hzp_collectives_micro(struct hzp_collectives *x, struct hzp_plan *chain,
         hzp_micro_zero_sums(chain, s);
     }
     if (hzp_weights_gathered(model->weights))
-        forward_units(x, chain, v, micro);
-    else if (micro)
+        forward_units(x, chain, v, micro, last);
+    else if (micro->rows)
         forward_whole(x, chain, v, micro);
     if (hzp_shards_fresh(&x->config.shards) || last)
         backward_units(x, chain, v, micro, last);
-    else if (micro)
+    else if (micro->rows)
         hzp_micro_backward(chain, model, v, micro, s, &all);
 }
 

@@ -88,8 +88,9 @@ int hzp_collectives_hear_follow(struct hzp_collectives *x, struct hzp_works *ret
 
 /* --- Chains and their transfers --------------------------------------------------------------- */
 
-/* Builds the chain of this rank's micro-batch of a round, and appends its transfers.  micro NULL:
- * this rank has none in the last round.  first, last: of the update. */
+/* Builds the chain of this rank's micro-batch of a round, and appends its transfers: of the units
+ * on its path, which all micro-batches of the round have.  One without rows: this rank has none in
+ * the last round.  first, last: of the update. */
 void hzp_collectives_micro(struct hzp_collectives *x, struct hzp_plan *chain,
                            const struct hzp_version *v, const struct hzp_micro *micro, bool first,
                            bool last);

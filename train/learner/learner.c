@@ -158,6 +158,12 @@ void hzp_learner_begin(struct hzp_learner *l, const struct hzp_work *work)
 
 /* --- Micro-batches ---------------------------------------------------------------------------- */
 
+static struct hzp_work_limits limits_of(const struct hzp_learner *l)
+{
+    const struct hzp_model *model = l->config.model;
+    return (struct hzp_work_limits){model->config->vocab, model->positions, model->config->layers};
+}
+
 /* Halves pay where the sums of the forward pass take more than this part of a chain that is not
  * cut: products of half the rows are slower, which costs a few per cent of it. */
 static const double halves_pay = 0.05;
@@ -188,38 +194,48 @@ static bool halves(struct hzp_learner *l)
     return sums > halves_pay * all;
 }
 
-/* Reads micro-batch i of the deal into l->micro and l->work. */
-static int read_micro(struct hzp_learner *l, int32_t i, struct hzp_err_text *reterr)
+/* Reads work i of those into *ret and l->micro. */
+static int read_work(struct hzp_learner *l, const struct hzp_works *works, int32_t i,
+                     struct hzp_work *ret, struct hzp_err_text *reterr)
 {
-    const struct hzp_model *model = l->config.model;
     const char *data;
     size_t bytes;
-    HZP_TRY(hzp_works_find(&l->deal, i, &data, &bytes, reterr));
-    HZP_TRY(hzp_work_read(data, bytes, model->config->vocab, model->positions, &l->work, l->micro,
-                          reterr));
+    HZP_TRY(hzp_works_find(works, i, &data, &bytes, reterr));
+    struct hzp_work_limits limits = limits_of(l);
+    return hzp_work_read(data, bytes, &limits, ret, l->micro, reterr);
+}
+
+/* Cuts the micro-batch that was read. */
+static void cut_micro(struct hzp_learner *l)
+{
+    bool rides = l->chunks && !l->micro->path.count;
     /* Cutting into chunks costs time and only pays off when training rides in serving's products,
      * so the forward pass is not cut while no request runs.  A long document is, so that no item
      * of its forward pass, attention's above all, is much longer than those of others. */
     bool longer = l->micro->rows > l->config.recipe.micro_rows;
-    hzp_micro_cut(l->micro, longer      ? l->config.recipe.micro_rows
-                            : l->chunks ? l->config.chunk_rows
-                                        : 0);
+    hzp_micro_cut(l->micro, longer  ? l->config.recipe.micro_rows
+                            : rides ? l->config.chunk_rows
+                                    : 0);
     l->work.halved = halves(l);
     if (l->work.halved)
         hzp_micro_halve(l->micro);
-    return HZP_OK;
 }
 
-/* Builds the chain of this rank's micro-batch of the round. */
+/* Builds the chain of this rank's micro-batch of the round.  If it has none, in the last round, it
+ * takes part in what the others exchange along their path. */
 static int build_micro(struct hzp_learner *l, struct hzp_err_text *reterr)
 {
     struct hzp_collectives *x = l->collectives;
     int32_t bin = l->bin + (x ? hzp_collectives_position(x) : 0);
-    bool any = bin < l->deal.count; /* or this rank has none in the last round */
-    if (any)
-        HZP_TRY(read_micro(l, bin, reterr));
-    else
+    bool any = bin < l->deal.count;
+    HZP_TRY(read_work(l, &l->deal, any ? bin : l->bin, &l->work, reterr));
+    if (any) {
+        cut_micro(l);
+    } else {
+        struct hzp_path path = l->micro->path;
         hzp_micro_clear(l->micro);
+        l->micro->path = path;
+    }
     l->chain_ns = hzp_now_ns();
     struct hzp_work work = any ? l->work : (struct hzp_work){.kind = HZP_WORK_NONE};
     work.first = l->bin == 0;
@@ -227,8 +243,8 @@ static int build_micro(struct hzp_learner *l, struct hzp_err_text *reterr)
     if (x && !l->config.model->tensor) {
         hzp_plan_clear(&l->chain);
         l->at = l->to = 0;
-        hzp_collectives_micro(x, &l->chain, hzp_learner_version(l), any ? l->micro : NULL,
-                              l->bin == 0, l->bin + hzp_collectives_ranks(x) >= l->deal.count);
+        hzp_collectives_micro(x, &l->chain, hzp_learner_version(l), l->micro, l->bin == 0,
+                              l->bin + hzp_collectives_ranks(x) >= l->deal.count);
     } else {
         hzp_learner_begin(l, &work);
         if (x)
@@ -241,15 +257,9 @@ static int build_micro(struct hzp_learner *l, struct hzp_err_text *reterr)
 int hzp_learner_check(struct hzp_learner *l, const struct hzp_works *works,
                       struct hzp_err_text *reterr)
 {
-    const struct hzp_model *model = l->config.model;
-    for (int32_t i = 0; i < works->count; i++) {
-        const char *data;
-        size_t bytes;
-        struct hzp_work work;
-        HZP_TRY(hzp_works_find(works, i, &data, &bytes, reterr));
-        HZP_TRY(hzp_work_read(data, bytes, model->config->vocab, model->positions, &work, l->micro,
-                              reterr));
-    }
+    struct hzp_work work;
+    for (int32_t i = 0; i < works->count; i++)
+        HZP_TRY(read_work(l, works, i, &work, reterr));
     return HZP_OK;
 }
 
@@ -431,10 +441,9 @@ void hzp_learner_part(struct hzp_learner *l)
 int hzp_learner_read(struct hzp_learner *l, const void *data, size_t bytes,
                      struct hzp_err_text *reterr)
 {
-    const struct hzp_model *model = l->config.model;
+    struct hzp_work_limits limits = limits_of(l);
     hzp_assert_engine_thread();
-    return hzp_work_read(data, bytes, model->config->vocab, model->positions, &l->work, l->micro,
-                         reterr);
+    return hzp_work_read(data, bytes, &limits, &l->work, l->micro, reterr);
 }
 
 void hzp_learner_begin_read(struct hzp_learner *l)

@@ -42,6 +42,11 @@ void hzp_recipe_nadam(float beta1, int64_t t, double *product, int64_t *done, fl
     *ret_g = same ? 0 : (float)((1 - momentum_at(beta1, t)) / (1 - *product));
 }
 
+struct hzp_deck hzp_recipe_deck(const struct hzp_recipe *r, int32_t layers)
+{
+    return (struct hzp_deck){r->skip, r->swap != 0, r->seed, layers};
+}
+
 int32_t hzp_recipe_rows(const struct hzp_recipe *r)
 {
     return HZP_MAX(r->micro_rows, r->long_rows);
@@ -81,6 +86,7 @@ int hzp_recipe_check(const struct hzp_recipe *r, struct hzp_err_text *reterr)
         {"batch_tokens", r->update_tokens, 1, 1 << 28},
         {"micro_rows", r->micro_rows, 1, 1 << 20},
         {"publish_every", r->publish_every, 1, 1 << 20},
+        {"skip", (double)r->skip, 0, 0.9},
     };
     for (int i = 0; i < HZP_COUNT(range); i++)
         if (!(range[i].value >= range[i].low && range[i].value <= range[i].high))

@@ -7,6 +7,7 @@
 #define HZP_TRAIN_STATE_RECIPE_H
 
 #include "base/err.h"
+#include "nanobatch/model/path.h"
 #include "nanobatch/model/train_space.h"
 
 enum hzp_lr_schedule { HZP_LR_CONSTANT, HZP_LR_COSINE };
@@ -37,6 +38,9 @@ struct hzp_recipe {
     enum hzp_dtype moment_type;
     enum hzp_divide divide;
     float divide_by; /* CONSTANT: > 0 */
+    float skip;      /* share of the layers that a micro-batch leaves out; with swap and the seed */
+    int32_t swap;    /* hzp_deck's (nanobatch/model/path.h) */
+    uint64_t seed;   /* also of the order of the examples, so it is not saved with the recipe */
 };
 
 /* The divisor of an update of all ranks together, > 0. */
@@ -52,6 +56,9 @@ float hzp_recipe_lr(const struct hzp_recipe *recipe, int64_t t);
  * mu(*done) and goes on from one call to the next. */
 void hzp_recipe_nadam(float beta1, int64_t t, double *product, int64_t *done, float *ret_m,
                       float *ret_g);
+
+/* What the paths of a model of so many layers are dealt from. */
+struct hzp_deck hzp_recipe_deck(const struct hzp_recipe *recipe, int32_t layers);
 
 /* The most rows of a document. */
 int32_t hzp_recipe_rows(const struct hzp_recipe *recipe);

@@ -44,6 +44,8 @@ static const struct field {
     FIELD("optimizer", WORD, optimizer, .word = optimizers, .absent = "adamw"),
     FIELD("divide", WORD, divide, .word = divisors, .absent = "weights"),
     FIELD("divide_by", FLOAT, divide_by, .absent = "1"),
+    FIELD("skip", FLOAT, skip, .absent = "0"),
+    FIELD("swap", INT32, swap, .absent = "0"),
 };
 
 /* Prints the fewest digits that read back as exactly the same float; nine always suffice. */

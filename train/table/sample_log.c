@@ -216,6 +216,16 @@ int hzp_sample_log_text(struct hzp_sample_log *log, const char *sql, char *ret, 
                : hzp_sample_log_fail_code(log, code, "reading", reterr);
 }
 
+int hzp_sample_log_end(struct hzp_sample_log *log, int r, const char *what,
+                       struct hzp_err_text *reterr)
+{
+    if (r >= 0)
+        r = hzp_sample_log_exec(log, "COMMIT", what, reterr);
+    if (r < 0)
+        sqlite3_exec(log->db, "ROLLBACK", NULL, NULL, NULL);
+    return r;
+}
+
 int hzp_sample_log_run(struct hzp_sample_log *log, sqlite3_stmt *s, const char *what,
                        struct hzp_err_text *reterr)
 {
@@ -707,10 +717,7 @@ int hzp_sample_log_fail(struct hzp_sample_log *log, const int64_t *number, int32
         sqlite3_bind_int64(s, 3, hzp_unix_ms());
         r = hzp_sample_log_run(log, s, "marking samples", reterr);
     }
-    if (r >= 0)
-        r = hzp_sample_log_exec(log, "COMMIT", "marking samples", reterr);
-    if (r < 0)
-        sqlite3_exec(log->db, "ROLLBACK", NULL, NULL, NULL);
+    r = hzp_sample_log_end(log, r, "marking samples", reterr);
     hzp_lock_release(&log->lock);
     return r;
 }

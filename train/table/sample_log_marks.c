@@ -34,16 +34,6 @@ static int change(struct hzp_sample_log *log, const char *sql, int n, const int6
                                : hzp_sample_log_fail_code(log, code, "changing the tables", reterr);
 }
 
-/* Ends the transaction that was begun: commits it if r is no error. */
-static int end_change(struct hzp_sample_log *log, int r, struct hzp_err_text *reterr)
-{
-    if (r >= 0)
-        r = hzp_sample_log_exec(log, "COMMIT", "changing the tables", reterr);
-    if (r < 0)
-        sqlite3_exec(log->db, "ROLLBACK", NULL, NULL, NULL);
-    return r;
-}
-
 /* --- Marks ------------------------------------------------------------------------------------ */
 
 static int add_mark(struct hzp_sample_log *log, const struct hzp_mark *m,
@@ -60,7 +50,7 @@ int hzp_sample_log_add_marks(struct hzp_sample_log *log, const struct hzp_mark *
     int r = hzp_sample_log_exec(log, "BEGIN IMMEDIATE", "marking samples", reterr);
     for (int32_t i = 0; i < count && r >= 0; i++)
         r = add_mark(log, &mark[i], reterr);
-    r = end_change(log, r, reterr);
+    r = hzp_sample_log_end(log, r, "changing the tables", reterr);
     hzp_lock_release(&log->lock);
     return r;
 }
@@ -156,7 +146,7 @@ int hzp_sample_log_delete(struct hzp_sample_log *log, int64_t number, uint64_t v
     int r = hzp_sample_log_exec(log, "BEGIN IMMEDIATE", "deleting a sample", reterr);
     if (r >= 0)
         r = erase(log, number, version, reterr);
-    r = end_change(log, r, reterr);
+    r = hzp_sample_log_end(log, r, "changing the tables", reterr);
     hzp_lock_release(&log->lock);
     return r;
 }
@@ -212,7 +202,7 @@ int hzp_sample_log_skip(struct hzp_sample_log *log, int64_t first, int64_t last,
     int r = hzp_sample_log_exec(log, "BEGIN IMMEDIATE", "marking samples", reterr);
     if (r >= 0)
         r = skip_samples(log, first, last, version, reterr);
-    r = end_change(log, r, reterr);
+    r = hzp_sample_log_end(log, r, "changing the tables", reterr);
     hzp_lock_release(&log->lock);
     return r;
 }
@@ -260,7 +250,7 @@ int hzp_sample_log_activate(struct hzp_sample_log *log, const struct hzp_activat
     int r = hzp_sample_log_exec(log, "BEGIN IMMEDIATE", "activating a version", reterr);
     if (r >= 0)
         r = activate(log, a, reterr);
-    r = end_change(log, r, reterr);
+    r = hzp_sample_log_end(log, r, "changing the tables", reterr);
     hzp_lock_release(&log->lock);
     return r;
 }

@@ -57,10 +57,7 @@ int hzp_sample_log_note_session(struct hzp_sample_log *log, const char *name, in
     int r = hzp_sample_log_exec(log, "BEGIN IMMEDIATE", what, reterr);
     if (r >= 0)
         r = hzp_sample_log_put_session(log, name, newest, reterr);
-    if (r >= 0)
-        r = hzp_sample_log_exec(log, "COMMIT", what, reterr);
-    if (r < 0)
-        sqlite3_exec(log->db, "ROLLBACK", NULL, NULL, NULL);
+    r = hzp_sample_log_end(log, r, what, reterr);
     hzp_lock_release(&log->lock);
     return r;
 }

@@ -60,6 +60,11 @@ int hzp_sample_log_exec(struct hzp_sample_log *log, const char *sql, const char 
 int hzp_sample_log_run(struct hzp_sample_log *log, sqlite3_stmt *s, const char *what,
                        struct hzp_err_text *reterr);
 
+/* Under lock: ends the transaction that was begun: commits it if r is no error.  Returns r, or the
+ * error of that. */
+int hzp_sample_log_end(struct hzp_sample_log *log, int r, const char *what,
+                       struct hzp_err_text *reterr);
+
 /* Runs a query that returns one number; NULL reads as 0. */
 int hzp_sample_log_number(struct hzp_sample_log *log, const char *sql, int64_t *ret,
                           struct hzp_err_text *reterr);

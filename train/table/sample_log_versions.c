@@ -143,10 +143,7 @@ int hzp_sample_log_checkpoint(struct hzp_sample_log *log, uint64_t id, int64_t l
         sqlite3_bind_text(s, 3, name, -1, SQLITE_TRANSIENT);
         r = hzp_sample_log_run(log, s, "adding a checkpoint", reterr);
     }
-    if (r >= 0)
-        r = hzp_sample_log_exec(log, "COMMIT", "adding a checkpoint", reterr);
-    if (r < 0)
-        sqlite3_exec(log->db, "ROLLBACK", NULL, NULL, NULL);
+    r = hzp_sample_log_end(log, r, "adding a checkpoint", reterr);
     hzp_lock_release(&log->lock);
     return r;
 }

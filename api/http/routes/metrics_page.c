@@ -407,6 +407,9 @@ static void training(struct hzp_page *p, struct hzp_server *server)
     ratios(p, &t.ratios);
     hzp_page_gauge(p, "hzpserve_train_learning_rate", (double)t.lr,
                    "Learning rate of the newest update.");
+    if (t.path_layers)
+        hzp_page_gauge(p, "hzpserve_train_path_layers", t.path_layers,
+                       "Layers that the newest update's micro-batches went through (--skip).");
     hzp_page_gauge(p, "hzpserve_train_preparing", t.preparing,
                    "1: training's memory is being prepared, or its state read; examples wait.");
     hzp_page_gauge(p, "hzpserve_train_broken", t.broken,
