@@ -155,8 +155,9 @@ static void test_overdue_requests_throttle(void **state)
 
 /* ---- the aim ---- */
 
-/* The part that is late because of training comes to 0.002, wherever that is: here ITLs scatter evenly from 0.5 to
- * 1.5 of what was predicted, and the goal is 10, so that 10 / 1.498 is the prediction that 0.002 of them exceed. */
+/* The part that is late because of training comes to 0.002, wherever that is: here ITLs scatter
+ * evenly from 0.5 to 1.5 of what was predicted, and the goal is 10, so that 10 / 1.498 is the
+ * prediction that 0.002 of them exceed. */
 static void test_the_aim_follows_what_was_late(void **state)
 {
     (void)state;

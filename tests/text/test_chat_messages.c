@@ -277,7 +277,8 @@ static void what_seems_to_be_there(void **state)
            "[INST 42]<Hi><Hi><Hi>");
 }
 
-/* A call without words of its own, where the tool's name stands in the template's words above it. */
+/* A call without words of its own, where the tool's name stands in the template's words above
+ * it. */
 static void calls_without_words(void **state)
 {
     static const char says[] = "f{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}";

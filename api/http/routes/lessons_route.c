@@ -49,7 +49,8 @@ enum MHD_Result hzp_route_lessons(struct hzp_exchange *x)
 {
     struct hzp_logged_lesson lesson[LIMIT_MAX + 1];
     struct hzp_err_text err = {.text = ""};
-    int32_t limit = (int32_t)HZP_MIN(hzp_query_int(x, "limit"), (int64_t)LIMIT_MAX);
+    int64_t asked = hzp_query_int(x, "limit");
+    int32_t limit = (int32_t)HZP_MIN(asked, (int64_t)LIMIT_MAX);
     int r = hzp_state_lessons(x->server->engine->state, hzp_query_int(x, "before"), limit + 1,
                               lesson, &err);
     if (r < 0)

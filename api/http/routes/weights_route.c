@@ -81,7 +81,8 @@ static json_t *canary_json(const struct hzp_engine *engine)
 enum MHD_Result hzp_route_weights(struct hzp_exchange *x)
 {
     struct hzp_weights *weights = x->server->engine->parts.weights;
-    int32_t limit = (int32_t)HZP_MIN(hzp_query_int(x, "limit"), (int64_t)RECORDS_MAX);
+    int64_t asked = hzp_query_int(x, "limit");
+    int32_t limit = (int32_t)HZP_MIN(asked, (int64_t)RECORDS_MAX);
     struct hzp_version_record *record = malloc(RECORDS_MAX * sizeof(*record));
     if (!record)
         return hzp_reply_error(x, MHD_HTTP_TOO_MANY_REQUESTS, NULL, NULL, "no memory now");
