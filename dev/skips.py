@@ -3,7 +3,7 @@
 """Compare training with layers left out (--skip) with PyTorch, where those layers are removed.
 
     ninja -C build hzpserve
-    python3 dev/skips.py build/hzpserve [--device ref] [--seed N] [--rounds N] [FAMILY ...]
+    python3 dev/skips.py build/hzpserve [FAMILY ...] [--device ref] [--seed N] [--rounds N]
 
 For each family and round a configuration of eight layers is drawn as dev/families.py does.  `hzpserve
 train` does one update of three micro-batches, each along a path of its own, at a rate and with
