@@ -79,7 +79,7 @@ struct jval hzp_j_builtin_call(struct jrun *r, const struct jbuiltin *builtin, s
     if (r->m.failed)
         return hzp_j_undefined(NULL);
     if (builtin->params[0] == '*')
-        return builtin->run(r, in, arg, all);
+        return builtin->run(r, in, arg, all, builtin->how);
     int most = count_params(builtin->params);
     if (all->n > (size_t)most)
         return hzp_j_fail(&r->m, "%s takes at most %d arguments, not %zu", builtin->name, most,
@@ -93,7 +93,7 @@ struct jval hzp_j_builtin_call(struct jrun *r, const struct jbuiltin *builtin, s
                               (int)HZP_MIN(all->key[i].s->bytes, 64), all->key[i].s->text);
         arg[at] = all->value[i];
     }
-    return builtin->run(r, in, arg, all);
+    return builtin->run(r, in, arg, all, builtin->how);
 }
 
 int64_t hzp_j_arg_int(struct jrun *r, struct jval arg, const char *name, int64_t dflt)
@@ -118,8 +118,7 @@ struct jval hzp_j_arg_string(struct jrun *r, struct jval arg, const char *name, 
 
 /* ---- global functions ---- */
 
-static struct jval g_range(struct jrun *r, struct jval in, const struct jval *arg,
-                           const struct jargs *all)
+static J_BUILTIN(g_range)
 {
     int64_t from = 0, to, step = 1;
     if (all->n < 1)
@@ -149,9 +148,9 @@ static struct jval g_range(struct jrun *r, struct jval in, const struct jval *ar
 }
 
 /* dict() and namespace(): a mapping or pairs, and keyword arguments. */
-static struct jval make_dict(struct jrun *r, enum jtype type, const struct jargs *all)
+static J_BUILTIN(g_dict)
 {
-    struct jval dict = hzp_j_dict(&r->m, type);
+    struct jval dict = hzp_j_dict(&r->m, (enum jtype)how);
     if (all->n > 1)
         return hzp_j_fail(&r->m, "dict expected at most 1 argument, got %zu", all->n);
     if (all->n && (all->pos[0].type == J_DICT || all->pos[0].type == J_NAMESPACE)) {
@@ -172,27 +171,13 @@ static struct jval make_dict(struct jrun *r, enum jtype type, const struct jargs
     return dict;
 }
 
-static struct jval g_dict(struct jrun *r, struct jval in, const struct jval *arg,
-                          const struct jargs *all)
-{
-    return make_dict(r, J_DICT, all);
-}
-
-static struct jval g_namespace(struct jrun *r, struct jval in, const struct jval *arg,
-                               const struct jargs *all)
-{
-    return make_dict(r, J_NAMESPACE, all);
-}
-
-static struct jval g_raise(struct jrun *r, struct jval in, const struct jval *arg,
-                           const struct jargs *all)
+static J_BUILTIN(g_raise)
 {
     struct jval text = hzp_j_str(&r->m, arg[0]);
     return hzp_j_fail(&r->m, "%.*s", (int)HZP_MIN(text.s->bytes, 380), text.s->text);
 }
 
-static struct jval g_strftime(struct jrun *r, struct jval in, const struct jval *arg,
-                              const struct jargs *all)
+static J_BUILTIN(g_strftime)
 {
     char format[128], text[512];
     struct jval given = hzp_j_arg_string(r, arg[0], "strftime_now", "");
@@ -210,7 +195,7 @@ static struct jval g_strftime(struct jrun *r, struct jval in, const struct jval 
 }
 
 const struct jbuiltin hzp_j_globals[] = {
-    {"range", "start stop step", g_range},  {"dict", "*", g_dict},
-    {"namespace", "*", g_namespace},        {"raise_exception", "message", g_raise},
-    {"strftime_now", "format", g_strftime}, {NULL, NULL, NULL},
+    {"range", "start stop step", g_range, 0},  {"dict", "*", g_dict, J_DICT},
+    {"namespace", "*", g_dict, J_NAMESPACE},   {"raise_exception", "message", g_raise, 0},
+    {"strftime_now", "format", g_strftime, 0}, {NULL, NULL, NULL, 0},
 };

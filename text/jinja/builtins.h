@@ -35,14 +35,15 @@ struct jargs {
 };
 
 /* in: the filtered value, the method's object, undefined for a global.  arg: the parameters in
- * order, J_UNSET where not given. */
+ * order, J_UNSET where not given.  how: the row's. */
 typedef struct jval (*jbuiltin_fn)(struct jrun *r, struct jval in, const struct jval *arg,
-                                   const struct jargs *all);
+                                   const struct jargs *all, int how);
 
 struct jbuiltin {
     const char *name;
     const char *params; /* names separated by blanks; "*": takes any, and reads all itself */
     jbuiltin_fn run;
+    int how; /* tells rows apart that share a function */
 };
 
 struct jmethod {
@@ -67,6 +68,14 @@ extern const struct jbuiltin hzp_j_filters[], hzp_j_list_filters[], hzp_j_tests[
     hzp_j_str_methods[], hzp_j_list_methods[], hzp_j_dict_methods[], hzp_j_loop_methods[];
 
 /* ---- shared by the tables ---- */
+
+/* Begins a function that rows name. */
+#define J_BUILTIN(name)                                                                            \
+    struct jval name(struct jrun *r, struct jval v, const struct jval *arg,                        \
+                     const struct jargs *all, int how)
+J_BUILTIN(hzp_j_do_case);  /* how: an enum jcase */
+J_BUILTIN(hzp_j_do_strip); /* how: sides, as below; arg: chars */
+J_BUILTIN(hzp_j_has_case); /* how: J_LOWER or J_UPPER: Python's str.islower or isupper */
 
 /* An integer argument; dflt if it was not given.  Fails if it is none. */
 int64_t hzp_j_arg_int(struct jrun *r, struct jval arg, const char *name, int64_t dflt);

@@ -280,7 +280,7 @@ static struct jval eval_builtin(struct jrun *r, const struct jnode *node)
 
 /* ---- operators and literals ---- */
 
-static bool compare(struct jrun *r, enum jop op, struct jval a, struct jval b)
+bool hzp_j_compares(struct jrun *r, enum jop op, struct jval a, struct jval b)
 {
     static const char *const names[] = {
         [OP_LT] = "<", [OP_LE] = "<=", [OP_GT] = ">", [OP_GE] = ">="};
@@ -305,7 +305,7 @@ static struct jval eval_compare(struct jrun *r, const struct jnode *node)
     struct jval left = hzp_j_eval(r, node->a);
     for (int32_t i = 0; i < node->n; i++) {
         struct jval right = hzp_j_eval(r, node->list[i]->a);
-        if (!compare(r, node->list[i]->op, left, right) || r->m.failed)
+        if (!hzp_j_compares(r, node->list[i]->op, left, right) || r->m.failed)
             return hzp_j_bool(false);
         left = right;
     }

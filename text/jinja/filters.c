@@ -11,32 +11,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define FILTER(name)                                                                               \
-    static struct jval f_##name(struct jrun *r, struct jval v, const struct jval *arg,             \
-                                const struct jargs *all)
-
 static struct jval text_of(struct jrun *r, struct jval v)
 {
     return hzp_j_str(&r->m, v);
 }
 
-FILTER(upper)
-{
-    return hzp_j_case(r, text_of(r, v), J_UPPER);
-}
-
-FILTER(lower)
-{
-    return hzp_j_case(r, text_of(r, v), J_LOWER);
-}
-
-FILTER(capitalize)
-{
-    return hzp_j_case(r, text_of(r, v), J_CAPITAL);
-}
-
 /* Unlike str.title: a word begins after white space, a dash or an opening bracket. */
-FILTER(title)
+static J_BUILTIN(f_title)
 {
     struct jval s = text_of(r, v);
     struct jbuf buf = {0};
@@ -57,50 +38,45 @@ FILTER(title)
     return hzp_j_take(&r->m, &buf);
 }
 
-FILTER(trim)
-{
-    return hzp_j_strip(r, text_of(r, v), arg[0], 3);
-}
-
-FILTER(string)
+static J_BUILTIN(f_string)
 {
     return text_of(r, v);
 }
 
-FILTER(replace)
+static J_BUILTIN(f_replace)
 {
     struct jval old = hzp_j_str(&r->m, arg[0]), new = hzp_j_str(&r->m, arg[1]);
     int64_t count = arg[2].type == J_NONE ? -1 : hzp_j_arg_int(r, arg[2], "count", -1);
     return hzp_j_replace(r, text_of(r, v), old, new, count);
 }
 
-FILTER(default)
+static J_BUILTIN(f_default)
 {
     struct jval other = arg[0].type == J_UNSET ? hzp_j_borrow(&r->m, "", 0) : arg[0];
     bool absent = v.type == J_UNDEFINED || (hzp_j_truth(arg[1]) && !hzp_j_truth(v));
     return absent ? other : v;
 }
 
-FILTER(safe)
+static J_BUILTIN(f_safe)
 {
     struct jval s = text_of(r, v);
     s.markup = true;
     return s;
 }
 
-FILTER(escape)
+static J_BUILTIN(f_escape)
 {
     return hzp_j_escape(r, v);
 }
 
-FILTER(forceescape)
+static J_BUILTIN(f_forceescape)
 {
     v = text_of(r, v);
     v.markup = false;
     return hzp_j_escape(r, v);
 }
 
-FILTER(format)
+static J_BUILTIN(f_format)
 {
     struct jval values = hzp_j_list(&r->m, J_IS_TUPLE);
     if (all->kws) {
@@ -115,7 +91,7 @@ FILTER(format)
 }
 
 /* Every line but the first is indented, empty ones only if asked for. */
-FILTER(indent)
+static J_BUILTIN(f_indent)
 {
     struct jval s = v, pad = arg[0];
     if (v.type != J_STRING)
@@ -148,7 +124,7 @@ FILTER(indent)
     return got;
 }
 
-FILTER(center)
+static J_BUILTIN(f_center)
 {
     struct jval width = arg[0].type == J_UNSET ? hzp_j_int(80) : arg[0];
     const struct jargs args = {.pos = &width, .n = 1};
@@ -158,7 +134,7 @@ FILTER(center)
 
 /* ---- numbers ---- */
 
-FILTER(abs)
+static J_BUILTIN(f_abs)
 {
     if (v.type == J_FLOAT)
         return hzp_j_number(v) >= 0 ? v : hzp_j_float(fabs(hzp_j_number(v)));
@@ -201,7 +177,7 @@ static struct jval truncated(struct jrun *r, double d, struct jval dflt)
     return hzp_j_int((int64_t)d);
 }
 
-FILTER(int)
+static J_BUILTIN(f_int)
 {
     struct jval dflt = arg[0].type == J_UNSET ? hzp_j_int(0) : arg[0];
     int64_t base = hzp_j_arg_int(r, arg[1], "base", 10), whole;
@@ -219,7 +195,7 @@ FILTER(int)
     return read_number(v, 10, true, &real, &whole) ? truncated(r, real, dflt) : dflt;
 }
 
-FILTER(float)
+static J_BUILTIN(f_float)
 {
     struct jval dflt = arg[0].type == J_UNSET ? hzp_j_float(0) : arg[0];
     double real;
@@ -231,7 +207,7 @@ FILTER(float)
     return dflt;
 }
 
-FILTER(round)
+static J_BUILTIN(f_round)
 {
     char text[400];
     int64_t precision = hzp_j_arg_int(r, arg[0], "precision", 0);
@@ -259,9 +235,9 @@ FILTER(round)
 
 /* ---- JSON, as transformers writes it ---- */
 
-FILTER(tojson)
+static J_BUILTIN(f_tojson)
 {
-    struct jjson how = {.ascii = hzp_j_truth(arg[0]), .sort = hzp_j_truth(arg[3])};
+    struct jjson form = {.ascii = hzp_j_truth(arg[0]), .sort = hzp_j_truth(arg[3])};
     struct jbuf buf = {0}, spaces = {0};
     struct jval indent = arg[1], item = {0}, colon = {0};
     if (indent.type == J_INT || indent.type == J_BOOL) {
@@ -271,52 +247,52 @@ FILTER(tojson)
         indent = hzp_j_take(&r->m, &spaces);
     }
     if (indent.type == J_STRING) {
-        how.indent = indent.s->text;
-        how.indent_bytes = indent.s->bytes;
+        form.indent = indent.s->text;
+        form.indent_bytes = indent.s->bytes;
     } else if (indent.type != J_UNSET && indent.type != J_NONE) {
         return hzp_j_fail(&r->m, "tojson: indent must be an integer or a string");
     }
-    how.item = how.indent ? "," : ", ";
-    how.item_bytes = how.indent ? 1 : 2;
-    how.colon = ": ";
-    how.colon_bytes = 2;
+    form.item = form.indent ? "," : ", ";
+    form.item_bytes = form.indent ? 1 : 2;
+    form.colon = ": ";
+    form.colon_bytes = 2;
     if (arg[2].type == J_LIST && arg[2].l->n == 2) {
         item = arg[2].l->item[0];
         colon = arg[2].l->item[1];
     }
     if (item.type == J_STRING && colon.type == J_STRING) {
-        how.item = item.s->text;
-        how.item_bytes = item.s->bytes;
-        how.colon = colon.s->text;
-        how.colon_bytes = colon.s->bytes;
+        form.item = item.s->text;
+        form.item_bytes = item.s->bytes;
+        form.colon = colon.s->text;
+        form.colon_bytes = colon.s->bytes;
     } else if (arg[2].type != J_UNSET && arg[2].type != J_NONE) {
         return hzp_j_fail(&r->m, "tojson: separators must be two strings");
     }
-    hzp_j_dumps(&r->m, &buf, &how, v);
+    hzp_j_dumps(&r->m, &buf, &form, v);
     return hzp_j_take(&r->m, &buf);
 }
 
 const struct jbuiltin hzp_j_filters[] = {
-    {"abs", "", f_abs},
-    {"capitalize", "", f_capitalize},
-    {"center", "width", f_center},
-    {"d", "default_value boolean", f_default},
-    {"default", "default_value boolean", f_default},
-    {"e", "", f_escape},
-    {"escape", "", f_escape},
-    {"float", "default", f_float},
-    {"forceescape", "", f_forceescape},
-    {"format", "*", f_format},
-    {"indent", "width first blank", f_indent},
-    {"int", "default base", f_int},
-    {"lower", "", f_lower},
-    {"replace", "old new count", f_replace},
-    {"round", "precision method", f_round},
-    {"safe", "", f_safe},
-    {"string", "", f_string},
-    {"title", "", f_title},
-    {"tojson", "ensure_ascii indent separators sort_keys", f_tojson},
-    {"trim", "chars", f_trim},
-    {"upper", "", f_upper},
-    {NULL, NULL, NULL},
+    {"abs", "", f_abs, 0},
+    {"capitalize", "", hzp_j_do_case, J_CAPITAL},
+    {"center", "width", f_center, 0},
+    {"d", "default_value boolean", f_default, 0},
+    {"default", "default_value boolean", f_default, 0},
+    {"e", "", f_escape, 0},
+    {"escape", "", f_escape, 0},
+    {"float", "default", f_float, 0},
+    {"forceescape", "", f_forceescape, 0},
+    {"format", "*", f_format, 0},
+    {"indent", "width first blank", f_indent, 0},
+    {"int", "default base", f_int, 0},
+    {"lower", "", hzp_j_do_case, J_LOWER},
+    {"replace", "old new count", f_replace, 0},
+    {"round", "precision method", f_round, 0},
+    {"safe", "", f_safe, 0},
+    {"string", "", f_string, 0},
+    {"title", "", f_title, 0},
+    {"tojson", "ensure_ascii indent separators sort_keys", f_tojson, 0},
+    {"trim", "chars", hzp_j_do_strip, 3},
+    {"upper", "", hzp_j_do_case, J_UPPER},
+    {NULL, NULL, NULL, 0},
 };

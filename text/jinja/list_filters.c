@@ -8,10 +8,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define FILTER(name)                                                                               \
-    static struct jval f_##name(struct jrun *r, struct jval v, const struct jval *arg,             \
-                                const struct jargs *all)
-
 /* All items of v as a list of its own. */
 static struct jval collect(struct jrun *r, struct jval v, enum jlist_kind kind)
 {
@@ -22,12 +18,12 @@ static struct jval collect(struct jrun *r, struct jval v, enum jlist_kind kind)
     return list;
 }
 
-FILTER(list)
+static J_BUILTIN(f_list)
 {
     return collect(r, v, J_IS_LIST);
 }
 
-FILTER(length)
+static J_BUILTIN(f_length)
 {
     switch (v.type) {
     case J_UNDEFINED:
@@ -46,7 +42,7 @@ FILTER(length)
     return hzp_j_fail(&r->m, "object of type '%s' has no len()", hzp_j_type_name(v));
 }
 
-FILTER(first)
+static J_BUILTIN(f_first)
 {
     struct jiter it = hzp_j_iter(&r->m, v);
     struct jval each;
@@ -54,14 +50,14 @@ FILTER(first)
                                          : hzp_j_undefined("the first item of an empty sequence");
 }
 
-FILTER(last)
+static J_BUILTIN(f_last)
 {
     struct jval list = collect(r, v, J_IS_LIST);
     return list.l->n ? list.l->item[list.l->n - 1]
                      : hzp_j_undefined("the last item of an empty sequence");
 }
 
-FILTER(reverse)
+static J_BUILTIN(f_reverse)
 {
     struct jval list = collect(r, v, J_IS_ITERATOR);
     for (size_t i = 0; i < list.l->n / 2; i++) {
@@ -110,7 +106,7 @@ static struct jval dig(struct jrun *r, struct jval v, struct jval path)
     return dig_or(r, v, path, (struct jval){0});
 }
 
-FILTER(join)
+static J_BUILTIN(f_join)
 {
     struct jval by = arg[0].type == J_UNSET ? hzp_j_borrow(&r->m, "", 0) : hzp_j_str(&r->m, arg[0]);
     struct jiter it = hzp_j_iter(&r->m, v);
@@ -124,7 +120,7 @@ FILTER(join)
     return hzp_j_take(&r->m, &buf);
 }
 
-FILTER(attr)
+static J_BUILTIN(f_attr)
 {
     struct jval name = hzp_j_str(&r->m, arg[0]);
     struct jval got = hzp_j_undefined("an attribute");
@@ -133,7 +129,7 @@ FILTER(attr)
     return got;
 }
 
-FILTER(items)
+static J_BUILTIN(f_items)
 {
     if (v.type == J_UNDEFINED)
         return hzp_j_list(&r->m, J_IS_ITERATOR);
@@ -195,7 +191,7 @@ static struct jval sorted(struct jrun *r, struct jval list, const struct jval *k
     return got;
 }
 
-FILTER(sort)
+static J_BUILTIN(f_sort)
 {
     struct jval list = collect(r, v, J_IS_LIST), keys = hzp_j_list(&r->m, J_IS_LIST);
     for (size_t i = 0; i < list.l->n && !r->m.failed; i++)
@@ -203,7 +199,7 @@ FILTER(sort)
     return r->m.failed ? list : sorted(r, list, keys.l->item, hzp_j_truth(arg[0]));
 }
 
-FILTER(dictsort)
+static J_BUILTIN(f_dictsort)
 {
     bool by_value =
         arg[1].type == J_STRING && arg[1].s->bytes == 5 && !memcmp(arg[1].s->text, "value", 5);
@@ -218,13 +214,14 @@ FILTER(dictsort)
     return r->m.failed ? pairs : sorted(r, pairs, keys.l->item, hzp_j_truth(arg[2]));
 }
 
-static struct jval extreme(struct jrun *r, struct jval v, const struct jval *arg, int sign)
+/* how: 1: the greatest, -1: the least. */
+static J_BUILTIN(f_extreme)
 {
     struct jiter it = hzp_j_iter(&r->m, v);
     struct jval each, best = hzp_j_undefined("an item of an empty sequence"), best_key = {0};
     while (hzp_j_next(&r->m, &it, &each)) {
         struct jval key = sort_key(r, each, arg[1], hzp_j_truth(arg[0]));
-        if (best_key.type == J_UNSET || sign * hzp_j_compare(&r->m, key, best_key, "<") > 0) {
+        if (best_key.type == J_UNSET || how * hzp_j_compare(&r->m, key, best_key, "<") > 0) {
             best = each;
             best_key = key;
         }
@@ -232,17 +229,7 @@ static struct jval extreme(struct jrun *r, struct jval v, const struct jval *arg
     return best;
 }
 
-FILTER(min)
-{
-    return extreme(r, v, arg, -1);
-}
-
-FILTER(max)
-{
-    return extreme(r, v, arg, 1);
-}
-
-FILTER(sum)
+static J_BUILTIN(f_sum)
 {
     struct jiter it = hzp_j_iter(&r->m, v);
     struct jval each, total = arg[1].type == J_UNSET ? hzp_j_int(0) : arg[1];
@@ -253,7 +240,7 @@ FILTER(sum)
     return total;
 }
 
-FILTER(unique)
+static J_BUILTIN(f_unique)
 {
     struct jiter it = hzp_j_iter(&r->m, v);
     struct jval each, list = hzp_j_list(&r->m, J_IS_ITERATOR), seen = hzp_j_dict(&r->m, J_DICT);
@@ -267,9 +254,9 @@ FILTER(unique)
     return list;
 }
 
-FILTER(groupby)
+static J_BUILTIN(f_groupby)
 {
-    struct jval list = f_sort(r, v, (struct jval[]){{0}, arg[2], arg[0]}, all);
+    struct jval list = f_sort(r, v, (struct jval[]){{0}, arg[2], arg[0]}, all, 0);
     struct jval groups = hzp_j_list(&r->m, J_IS_LIST), group = {0}, last = {0};
     for (size_t i = 0; i < list.l->n && !r->m.failed; i++) {
         struct jval each = list.l->item[i], key = sort_key(r, each, arg[0], hzp_j_truth(arg[2]));
@@ -287,7 +274,7 @@ FILTER(groupby)
 
 /* ---- pieces ---- */
 
-FILTER(batch)
+static J_BUILTIN(f_batch)
 {
     struct jval list = hzp_j_list(&r->m, J_IS_ITERATOR), piece = {0}, each;
     int64_t size = hzp_j_arg_int(r, arg[0], "linecount", 1);
@@ -305,7 +292,7 @@ FILTER(batch)
     return list;
 }
 
-FILTER(slice)
+static J_BUILTIN(f_slice)
 {
     struct jval all_items = collect(r, v, J_IS_LIST), list = hzp_j_list(&r->m, J_IS_ITERATOR);
     int64_t pieces = hzp_j_arg_int(r, arg[0], "slices", 1), n = (int64_t)all_items.l->n, at = 0;
@@ -352,7 +339,7 @@ static struct jval keyword(const struct jargs *all, const char *name)
     return (struct jval){0};
 }
 
-FILTER(map)
+static J_BUILTIN(f_map)
 {
     struct jval list = hzp_j_list(&r->m, J_IS_ITERATOR), each;
     struct jval path = keyword(all, "attribute"), dflt = keyword(all, "default");
@@ -373,9 +360,11 @@ FILTER(map)
     return list;
 }
 
-static struct jval choose(struct jrun *r, struct jval v, const struct jargs *all, bool by_attr,
-                          bool want)
+enum { BY_ATTR = 1, REJECT = 2 };
+
+static J_BUILTIN(f_choose)
 {
+    bool by_attr = how & BY_ATTR, want = !(how & REJECT);
     struct jval list = hzp_j_list(&r->m, J_IS_ITERATOR), each, path = {0};
     const struct jbuiltin *test = NULL;
     struct jargs args = {0};
@@ -399,49 +388,29 @@ static struct jval choose(struct jrun *r, struct jval v, const struct jargs *all
     return list;
 }
 
-FILTER(select)
-{
-    return choose(r, v, all, false, true);
-}
-
-FILTER(reject)
-{
-    return choose(r, v, all, false, false);
-}
-
-FILTER(selectattr)
-{
-    return choose(r, v, all, true, true);
-}
-
-FILTER(rejectattr)
-{
-    return choose(r, v, all, true, false);
-}
-
 const struct jbuiltin hzp_j_list_filters[] = {
-    {"attr", "name", f_attr},
-    {"batch", "linecount fill_with", f_batch},
-    {"count", "", f_length},
-    {"dictsort", "case_sensitive by reverse", f_dictsort},
-    {"first", "", f_first},
-    {"groupby", "attribute default case_sensitive", f_groupby},
-    {"items", "", f_items},
-    {"join", "d attribute", f_join},
-    {"last", "", f_last},
-    {"length", "", f_length},
-    {"list", "", f_list},
-    {"map", "*", f_map},
-    {"max", "case_sensitive attribute", f_max},
-    {"min", "case_sensitive attribute", f_min},
-    {"reject", "*", f_reject},
-    {"rejectattr", "*", f_rejectattr},
-    {"reverse", "", f_reverse},
-    {"select", "*", f_select},
-    {"selectattr", "*", f_selectattr},
-    {"slice", "slices fill_with", f_slice},
-    {"sort", "reverse case_sensitive attribute", f_sort},
-    {"sum", "attribute start", f_sum},
-    {"unique", "case_sensitive attribute", f_unique},
-    {NULL, NULL, NULL},
+    {"attr", "name", f_attr, 0},
+    {"batch", "linecount fill_with", f_batch, 0},
+    {"count", "", f_length, 0},
+    {"dictsort", "case_sensitive by reverse", f_dictsort, 0},
+    {"first", "", f_first, 0},
+    {"groupby", "attribute default case_sensitive", f_groupby, 0},
+    {"items", "", f_items, 0},
+    {"join", "d attribute", f_join, 0},
+    {"last", "", f_last, 0},
+    {"length", "", f_length, 0},
+    {"list", "", f_list, 0},
+    {"map", "*", f_map, 0},
+    {"max", "case_sensitive attribute", f_extreme, 1},
+    {"min", "case_sensitive attribute", f_extreme, -1},
+    {"reject", "*", f_choose, REJECT},
+    {"rejectattr", "*", f_choose, BY_ATTR | REJECT},
+    {"reverse", "", f_reverse, 0},
+    {"select", "*", f_choose, 0},
+    {"selectattr", "*", f_choose, BY_ATTR},
+    {"slice", "slices fill_with", f_slice, 0},
+    {"sort", "reverse case_sensitive attribute", f_sort, 0},
+    {"sum", "attribute start", f_sum, 0},
+    {"unique", "case_sensitive attribute", f_unique, 0},
+    {NULL, NULL, NULL, 0},
 };

@@ -8,49 +8,8 @@
 
 #include <string.h>
 
-#define METHOD(name)                                                                               \
-    static struct jval name(struct jrun *r, struct jval v, const struct jval *arg,                 \
-                            const struct jargs *all)
-
-METHOD(s_upper)
-{
-    return hzp_j_case(r, v, J_UPPER);
-}
-
-METHOD(s_lower)
-{
-    return hzp_j_case(r, v, J_LOWER);
-}
-
-METHOD(s_capitalize)
-{
-    return hzp_j_case(r, v, J_CAPITAL);
-}
-
-METHOD(s_title)
-{
-    return hzp_j_case(r, v, J_TITLE);
-}
-
-METHOD(s_swapcase)
-{
-    return hzp_j_case(r, v, J_SWAP);
-}
-
-METHOD(s_strip)
-{
-    return hzp_j_strip(r, v, arg[0], 3);
-}
-
-METHOD(s_lstrip)
-{
-    return hzp_j_strip(r, v, arg[0], 1);
-}
-
-METHOD(s_rstrip)
-{
-    return hzp_j_strip(r, v, arg[0], 2);
-}
+/* How methods differ that share a function. */
+enum { AT_END = 1, NEEDED = 2, IN_THE_MIDDLE = 4 };
 
 static bool need_string(struct jrun *r, struct jval v, const char *name)
 {
@@ -59,7 +18,7 @@ static bool need_string(struct jrun *r, struct jval v, const char *name)
     return v.type == J_STRING;
 }
 
-METHOD(s_replace)
+static J_BUILTIN(s_replace)
 {
     struct jval old = arg[0], new = arg[1];
     if (!need_string(r, old, "replace() argument 1") ||
@@ -98,8 +57,10 @@ static bool has_at(struct jval v, struct jval affix, bool end)
     return v.s->bytes >= n && !memcmp(v.s->text + (end ? v.s->bytes - n : 0), affix.s->text, n);
 }
 
-static struct jval affix(struct jrun *r, struct jval v, const struct jval *arg, bool end)
+/* how: AT_END or 0. */
+static J_BUILTIN(s_affix)
 {
+    bool end = how & AT_END;
     int64_t from;
     struct jval in = part(r, v, arg + 1, &from);
     if (arg[0].type == J_LIST && arg[0].l->kind == J_IS_TUPLE) {
@@ -113,25 +74,21 @@ static struct jval affix(struct jrun *r, struct jval v, const struct jval *arg, 
     return hzp_j_bool(in.type == J_STRING && has_at(in, arg[0], end));
 }
 
-METHOD(s_startswith)
+static struct jval not_found(struct jrun *r, int how)
 {
-    return affix(r, v, arg, false);
+    return how & NEEDED ? hzp_j_fail(&r->m, "substring not found") : hzp_j_int(-1);
 }
 
-METHOD(s_endswith)
-{
-    return affix(r, v, arg, true);
-}
-
-/* The code point at which arg[0] begins in v, -1: nowhere. */
-static int64_t find(struct jrun *r, struct jval v, const struct jval *arg, bool last)
+/* The code point at which arg[0] begins in v, -1: nowhere.  how: AT_END: the last one; NEEDED. */
+static J_BUILTIN(s_find)
 {
     int64_t from;
+    bool last = how & AT_END;
     if (!need_string(r, arg[0], "a substring"))
-        return -1;
+        return v;
     struct jval in = part(r, v, arg + 1, &from);
     if (in.type != J_STRING)
-        return -1;
+        return not_found(r, how);
     const struct jstr *what = arg[0].s;
     const char *text = in.s->text, *found = NULL;
     hzp_j_step(&r->m, (int64_t)(in.s->bytes / 32));
@@ -141,33 +98,11 @@ static int64_t find(struct jrun *r, struct jval v, const struct jval *arg, bool 
         if (at + what->bytes <= in.s->bytes && !memcmp(text + at, what->text, what->bytes))
             found = text + at;
     if (!found)
-        return -1;
-    return from + hzp_j_codes(hzp_j_borrow(&r->m, text, (size_t)(found - text)));
+        return not_found(r, how);
+    return hzp_j_int(from + hzp_j_codes(hzp_j_borrow(&r->m, text, (size_t)(found - text))));
 }
 
-METHOD(s_find)
-{
-    return hzp_j_int(find(r, v, arg, false));
-}
-
-METHOD(s_rfind)
-{
-    return hzp_j_int(find(r, v, arg, true));
-}
-
-METHOD(s_index)
-{
-    int64_t at = find(r, v, arg, false);
-    return at < 0 ? hzp_j_fail(&r->m, "substring not found") : hzp_j_int(at);
-}
-
-METHOD(s_rindex)
-{
-    int64_t at = find(r, v, arg, true);
-    return at < 0 ? hzp_j_fail(&r->m, "substring not found") : hzp_j_int(at);
-}
-
-METHOD(s_count)
+static J_BUILTIN(s_count)
 {
     int64_t from, n = 0;
     if (!need_string(r, arg[0], "a substring"))
@@ -287,8 +222,9 @@ static void reverse(struct jlist *list)
     }
 }
 
-static struct jval split(struct jrun *r, struct jval v, const struct jval *arg, bool right)
+static J_BUILTIN(s_split)
 {
+    bool right = how & AT_END;
     struct jval list = hzp_j_list(&r->m, J_IS_LIST);
     int64_t most = hzp_j_arg_int(r, arg[1], "maxsplit", -1);
     if (arg[0].type == J_UNSET || arg[0].type == J_NONE) {
@@ -309,17 +245,7 @@ static struct jval split(struct jrun *r, struct jval v, const struct jval *arg, 
     return list;
 }
 
-METHOD(s_split)
-{
-    return split(r, v, arg, false);
-}
-
-METHOD(s_rsplit)
-{
-    return split(r, v, arg, true);
-}
-
-METHOD(s_splitlines)
+static J_BUILTIN(s_splitlines)
 {
     struct jval list = hzp_j_list(&r->m, J_IS_LIST);
     bool keep = hzp_j_truth(arg[0]);
@@ -344,8 +270,9 @@ METHOD(s_splitlines)
     return list;
 }
 
-static struct jval partition(struct jrun *r, struct jval v, const struct jval *arg, bool right)
+static J_BUILTIN(s_partition)
 {
+    bool right = how & AT_END;
     struct jval list = hzp_j_list(&r->m, J_IS_TUPLE), two = hzp_j_list(&r->m, J_IS_LIST);
     if (!need_string(r, arg[0], "the separator"))
         return list;
@@ -367,17 +294,17 @@ static struct jval partition(struct jrun *r, struct jval v, const struct jval *a
     return list;
 }
 
-METHOD(s_partition)
+static J_BUILTIN(s_remove_affix)
 {
-    return partition(r, v, arg, false);
+    bool end = how & AT_END;
+    if (!need_string(r, arg[0], end ? "removesuffix() argument" : "removeprefix() argument") ||
+        !has_at(v, arg[0], end))
+        return v;
+    size_t n = arg[0].s->bytes;
+    return hzp_j_borrow(&r->m, v.s->text + (end ? 0 : n), v.s->bytes - n);
 }
 
-METHOD(s_rpartition)
-{
-    return partition(r, v, arg, true);
-}
-
-METHOD(s_join)
+static J_BUILTIN(s_join)
 {
     struct jbuf buf = {0};
     struct jiter it = hzp_j_iter(&r->m, arg[0]);
@@ -396,24 +323,10 @@ METHOD(s_join)
     return got;
 }
 
-METHOD(s_removeprefix)
-{
-    if (!need_string(r, arg[0], "removeprefix() argument") || !has_at(v, arg[0], false))
-        return v;
-    return hzp_j_borrow(&r->m, v.s->text + arg[0].s->bytes, v.s->bytes - arg[0].s->bytes);
-}
-
-METHOD(s_removesuffix)
-{
-    if (!need_string(r, arg[0], "removesuffix() argument") || !has_at(v, arg[0], true))
-        return v;
-    return hzp_j_borrow(&r->m, v.s->text, v.s->bytes - arg[0].s->bytes);
-}
-
 /* ---- padding ---- */
 
-static struct jval justify(struct jrun *r, struct jval v, const struct jval *arg, int64_t left_of,
-                           int64_t half)
+/* how: where the padding goes: 0: behind, AT_END: in front of the text, IN_THE_MIDDLE: both. */
+static J_BUILTIN(s_justify)
 {
     struct jbuf buf = {0};
     struct jval fill = hzp_j_arg_string(r, arg[1], "the fill character", " ");
@@ -423,7 +336,7 @@ static struct jval justify(struct jrun *r, struct jval v, const struct jval *arg
     if (more <= 0)
         return v;
     int64_t width = more + hzp_j_codes(v);
-    int64_t left = half ? more / 2 + (more & width & 1) : left_of ? more : 0;
+    int64_t left = how == IN_THE_MIDDLE ? more / 2 + (more & width & 1) : how == AT_END ? more : 0;
     for (int64_t i = 0; i < left && hzp_j_step(&r->m, 1); i++)
         hzp_j_add(&r->m, &buf, fill.s->text, fill.s->bytes);
     hzp_j_add(&r->m, &buf, v.s->text, v.s->bytes);
@@ -434,22 +347,7 @@ static struct jval justify(struct jrun *r, struct jval v, const struct jval *arg
     return got;
 }
 
-METHOD(s_ljust)
-{
-    return justify(r, v, arg, 0, 0);
-}
-
-METHOD(s_rjust)
-{
-    return justify(r, v, arg, 1, 0);
-}
-
-METHOD(s_center)
-{
-    return justify(r, v, arg, 0, 1);
-}
-
-METHOD(s_zfill)
+static J_BUILTIN(s_zfill)
 {
     struct jbuf buf = {0};
     int64_t more = hzp_j_arg_int(r, arg[0], "width", 0) - hzp_j_codes(v);
@@ -467,61 +365,24 @@ METHOD(s_zfill)
 
 enum { IS_ALPHA = 1, IS_DIGIT = 2, IS_SPACE = 4, IS_ASCII = 8 };
 
-static struct jval all_are(struct jrun *r, struct jval v, int classes)
+/* how: the classes of which each code point must be one. */
+static J_BUILTIN(s_all_are)
 {
     int step;
     for (size_t at = 0; at < v.s->bytes && hzp_j_step(&r->m, 1); at += (size_t)step) {
         uint32_t code = hzp_utf8_get(v.s->text + at, &step);
         bool digit = code >= '0' && code <= '9';
         bool letter = hzp_j_is_letter(code);
-        bool fits = ((classes & IS_ALPHA) && letter) || ((classes & IS_DIGIT) && digit) ||
-                    ((classes & IS_SPACE) && hzp_j_is_space(code)) ||
-                    ((classes & IS_ASCII) && code < 0x80);
+        bool fits = ((how & IS_ALPHA) && letter) || ((how & IS_DIGIT) && digit) ||
+                    ((how & IS_SPACE) && hzp_j_is_space(code)) || ((how & IS_ASCII) && code < 0x80);
         if (!fits)
             return hzp_j_bool(false);
     }
-    return hzp_j_bool(v.s->bytes > 0 || (classes & IS_ASCII));
-}
-
-METHOD(s_isalpha)
-{
-    return all_are(r, v, IS_ALPHA);
-}
-
-METHOD(s_isdigit)
-{
-    return all_are(r, v, IS_DIGIT);
-}
-
-METHOD(s_isalnum)
-{
-    return all_are(r, v, IS_ALPHA | IS_DIGIT);
-}
-
-METHOD(s_isspace)
-{
-    return all_are(r, v, IS_SPACE);
-}
-
-METHOD(s_isascii)
-{
-    return all_are(r, v, IS_ASCII);
-}
-
-METHOD(s_islower)
-{
-    struct jval low = hzp_j_case(r, v, J_LOWER), up = hzp_j_case(r, v, J_UPPER);
-    return hzp_j_bool(hzp_j_equal(&r->m, v, low) && !hzp_j_equal(&r->m, low, up));
-}
-
-METHOD(s_isupper)
-{
-    struct jval low = hzp_j_case(r, v, J_LOWER), up = hzp_j_case(r, v, J_UPPER);
-    return hzp_j_bool(hzp_j_equal(&r->m, v, up) && !hzp_j_equal(&r->m, low, up));
+    return hzp_j_bool(v.s->bytes > 0 || (how & IS_ASCII));
 }
 
 /* "{} and {name}".format(...), without format specifications. */
-METHOD(s_format)
+static J_BUILTIN(s_format)
 {
     struct jbuf buf = {0};
     size_t next = 0;
@@ -560,44 +421,44 @@ METHOD(s_format)
 }
 
 const struct jbuiltin hzp_j_str_methods[] = {
-    {"capitalize", "", s_capitalize},
-    {"casefold", "", s_lower},
-    {"center", "width fillchar", s_center},
-    {"count", "sub start end", s_count},
-    {"endswith", "suffix start end", s_endswith},
-    {"find", "sub start end", s_find},
-    {"format", "*", s_format},
-    {"index", "sub start end", s_index},
-    {"isalnum", "", s_isalnum},
-    {"isalpha", "", s_isalpha},
-    {"isascii", "", s_isascii},
-    {"isdecimal", "", s_isdigit},
-    {"isdigit", "", s_isdigit},
-    {"islower", "", s_islower},
-    {"isnumeric", "", s_isdigit},
-    {"isspace", "", s_isspace},
-    {"isupper", "", s_isupper},
-    {"join", "iterable", s_join},
-    {"ljust", "width fillchar", s_ljust},
-    {"lower", "", s_lower},
-    {"lstrip", "chars", s_lstrip},
-    {"partition", "sep", s_partition},
-    {"removeprefix", "prefix", s_removeprefix},
-    {"removesuffix", "suffix", s_removesuffix},
-    {"replace", "old new count", s_replace},
-    {"rfind", "sub start end", s_rfind},
-    {"rindex", "sub start end", s_rindex},
-    {"rjust", "width fillchar", s_rjust},
-    {"rpartition", "sep", s_rpartition},
-    {"rsplit", "sep maxsplit", s_rsplit},
-    {"rstrip", "chars", s_rstrip},
-    {"split", "sep maxsplit", s_split},
-    {"splitlines", "keepends", s_splitlines},
-    {"startswith", "prefix start end", s_startswith},
-    {"strip", "chars", s_strip},
-    {"swapcase", "", s_swapcase},
-    {"title", "", s_title},
-    {"upper", "", s_upper},
-    {"zfill", "width", s_zfill},
-    {NULL, NULL, NULL},
+    {"capitalize", "", hzp_j_do_case, J_CAPITAL},
+    {"casefold", "", hzp_j_do_case, J_LOWER},
+    {"center", "width fillchar", s_justify, IN_THE_MIDDLE},
+    {"count", "sub start end", s_count, 0},
+    {"endswith", "suffix start end", s_affix, AT_END},
+    {"find", "sub start end", s_find, 0},
+    {"format", "*", s_format, 0},
+    {"index", "sub start end", s_find, NEEDED},
+    {"isalnum", "", s_all_are, IS_ALPHA | IS_DIGIT},
+    {"isalpha", "", s_all_are, IS_ALPHA},
+    {"isascii", "", s_all_are, IS_ASCII},
+    {"isdecimal", "", s_all_are, IS_DIGIT},
+    {"isdigit", "", s_all_are, IS_DIGIT},
+    {"islower", "", hzp_j_has_case, J_LOWER},
+    {"isnumeric", "", s_all_are, IS_DIGIT},
+    {"isspace", "", s_all_are, IS_SPACE},
+    {"isupper", "", hzp_j_has_case, J_UPPER},
+    {"join", "iterable", s_join, 0},
+    {"ljust", "width fillchar", s_justify, 0},
+    {"lower", "", hzp_j_do_case, J_LOWER},
+    {"lstrip", "chars", hzp_j_do_strip, 1},
+    {"partition", "sep", s_partition, 0},
+    {"removeprefix", "prefix", s_remove_affix, 0},
+    {"removesuffix", "suffix", s_remove_affix, AT_END},
+    {"replace", "old new count", s_replace, 0},
+    {"rfind", "sub start end", s_find, AT_END},
+    {"rindex", "sub start end", s_find, AT_END | NEEDED},
+    {"rjust", "width fillchar", s_justify, AT_END},
+    {"rpartition", "sep", s_partition, AT_END},
+    {"rsplit", "sep maxsplit", s_split, AT_END},
+    {"rstrip", "chars", hzp_j_do_strip, 2},
+    {"split", "sep maxsplit", s_split, 0},
+    {"splitlines", "keepends", s_splitlines, 0},
+    {"startswith", "prefix start end", s_affix, 0},
+    {"strip", "chars", hzp_j_do_strip, 3},
+    {"swapcase", "", hzp_j_do_case, J_SWAP},
+    {"title", "", hzp_j_do_case, J_TITLE},
+    {"upper", "", hzp_j_do_case, J_UPPER},
+    {"zfill", "width", s_zfill, 0},
+    {NULL, NULL, NULL, 0},
 };

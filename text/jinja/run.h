@@ -78,6 +78,7 @@ struct jval hzp_j_call(struct jrun *r, struct jval fn, const struct jargs *args)
 struct jval hzp_j_run_for(struct jrun *r, const struct jnode *node, struct jval items, int depth,
                           enum jflow *ret_flow);
 struct jval hzp_j_loop_attr(struct jrun *r, struct jloop *loop, const char *name);
+bool hzp_j_compares(struct jrun *r, enum jop op, struct jval a, struct jval b);
 
 /* ops.c */
 struct jval hzp_j_binary(struct jrun *r, enum jop op, struct jval a, struct jval b);

@@ -414,3 +414,21 @@ struct jval hzp_j_percent(struct jrun *r, struct jval s, struct jval values)
     got.markup = s.markup;
     return got;
 }
+
+J_BUILTIN(hzp_j_do_case)
+{
+    return hzp_j_case(r, hzp_j_str(&r->m, v), (enum jcase)how);
+}
+
+J_BUILTIN(hzp_j_do_strip)
+{
+    return hzp_j_strip(r, hzp_j_str(&r->m, v), arg[0], how);
+}
+
+J_BUILTIN(hzp_j_has_case)
+{
+    struct jval text = hzp_j_str(&r->m, v);
+    struct jval low = hzp_j_case(r, text, J_LOWER), up = hzp_j_case(r, text, J_UPPER);
+    return hzp_j_bool(hzp_j_equal(&r->m, text, how == J_LOWER ? low : up) &&
+                      !hzp_j_equal(&r->m, low, up));
+}

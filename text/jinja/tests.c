@@ -5,159 +5,59 @@
 
 #include <string.h>
 
-#define TEST(name)                                                                                 \
-    static struct jval t_##name(struct jrun *r, struct jval v, const struct jval *arg,             \
-                                const struct jargs *all)
-
-TEST(boolean)
+/* how: the types, a bit each. */
+#define BIT(type) (1 << (type))
+static J_BUILTIN(t_type)
 {
-    return hzp_j_bool(v.type == J_BOOL);
+    return hzp_j_bool(how >> v.type & 1);
 }
 
-TEST(callable)
+/* how: the remainder; arg: the divisor, 2 if it was not given. */
+static J_BUILTIN(t_modulo)
 {
-    return hzp_j_bool(v.type == J_MACRO || v.type == J_FUNCTION || v.type == J_METHOD ||
-                      v.type == J_LOOP || v.type == J_UNDEFINED);
+    struct jval by = hzp_j_int(hzp_j_arg_int(r, arg[0], "divisibleby", 2));
+    struct jval left = hzp_j_binary(r, OP_MOD, v, by);
+    return hzp_j_bool(hzp_j_equal(&r->m, left, hzp_j_int(how)));
 }
 
-TEST(defined)
+static J_BUILTIN(t_bool)
 {
-    return hzp_j_bool(v.type != J_UNDEFINED);
+    return hzp_j_bool(v.type == J_BOOL && v.b == how);
 }
 
-TEST(undefined)
+/* how: an enum jop. */
+static J_BUILTIN(t_compare)
 {
-    return hzp_j_bool(v.type == J_UNDEFINED);
+    return hzp_j_bool(hzp_j_compares(r, (enum jop)how, v, arg[0]));
 }
 
-static struct jval modulo(struct jrun *r, struct jval v, int64_t by, int64_t want)
-{
-    struct jval left = hzp_j_binary(r, OP_MOD, v, hzp_j_int(by));
-    return hzp_j_bool(hzp_j_equal(&r->m, left, hzp_j_int(want)));
-}
-
-TEST(even)
-{
-    return modulo(r, v, 2, 0);
-}
-
-TEST(odd)
-{
-    return modulo(r, v, 2, 1);
-}
-
-TEST(divisibleby)
-{
-    return modulo(r, v, hzp_j_arg_int(r, arg[0], "divisibleby", 1), 0);
-}
-
-TEST(eq)
-{
-    return hzp_j_bool(hzp_j_equal(&r->m, v, arg[0]));
-}
-
-TEST(ne)
-{
-    return hzp_j_bool(!hzp_j_equal(&r->m, v, arg[0]));
-}
-
-TEST(lt)
-{
-    return hzp_j_bool(hzp_j_compare(&r->m, v, arg[0], "<") < 0);
-}
-
-TEST(le)
-{
-    return hzp_j_bool(hzp_j_compare(&r->m, v, arg[0], "<=") <= 0);
-}
-
-TEST(gt)
-{
-    return hzp_j_bool(hzp_j_compare(&r->m, v, arg[0], ">") > 0);
-}
-
-TEST(ge)
-{
-    return hzp_j_bool(hzp_j_compare(&r->m, v, arg[0], ">=") >= 0);
-}
-
-TEST(in)
-{
-    return hzp_j_bool(hzp_j_contains(&r->m, v, arg[0]));
-}
-
-TEST(escaped)
+static J_BUILTIN(t_escaped)
 {
     return hzp_j_bool(v.type == J_STRING && v.markup);
 }
 
-TEST(true)
-{
-    return hzp_j_bool(v.type == J_BOOL && v.b);
-}
-
-TEST(false)
-{
-    return hzp_j_bool(v.type == J_BOOL && !v.b);
-}
-
-TEST(none)
-{
-    return hzp_j_bool(v.type == J_NONE);
-}
-
-TEST(number)
+static J_BUILTIN(t_number)
 {
     return hzp_j_bool(hzp_j_is_number(v));
 }
 
-TEST(integer)
+static J_BUILTIN(t_integer)
 {
     return hzp_j_bool(v.type == J_INT || hzp_j_spelled_whole(v));
 }
 
-TEST(float)
+static J_BUILTIN(t_float)
 {
     return hzp_j_bool(v.type == J_FLOAT && !hzp_j_spelled_whole(v));
 }
 
-TEST(string)
-{
-    return hzp_j_bool(v.type == J_STRING);
-}
-
-TEST(mapping)
-{
-    return hzp_j_bool(v.type == J_DICT);
-}
-
-TEST(iterable)
-{
-    return hzp_j_bool(v.type == J_STRING || v.type == J_LIST || v.type == J_DICT ||
-                      v.type == J_UNDEFINED || v.type == J_LOOP);
-}
-
-TEST(sequence)
+static J_BUILTIN(t_sequence)
 {
     return hzp_j_bool(v.type == J_STRING || v.type == J_DICT || v.type == J_UNDEFINED ||
                       (v.type == J_LIST && v.l->kind < J_IS_VIEW));
 }
 
-TEST(lower)
-{
-    struct jval text = hzp_j_str(&r->m, v);
-    struct jval low = hzp_j_case(r, text, J_LOWER), up = hzp_j_case(r, text, J_UPPER);
-    return hzp_j_bool(hzp_j_equal(&r->m, text, low) && !hzp_j_equal(&r->m, low, up));
-}
-
-TEST(upper)
-{
-    struct jval text = hzp_j_str(&r->m, v);
-    struct jval low = hzp_j_case(r, text, J_LOWER), up = hzp_j_case(r, text, J_UPPER);
-    return hzp_j_bool(hzp_j_equal(&r->m, text, up) && !hzp_j_equal(&r->m, low, up));
-}
-
-TEST(sameas)
+static J_BUILTIN(t_sameas)
 {
     bool same = v.type == arg[0].type && hzp_j_equal(&r->m, v, arg[0]);
     if (same && (v.type == J_LIST || v.type == J_DICT))
@@ -165,35 +65,54 @@ TEST(sameas)
     return hzp_j_bool(same);
 }
 
-TEST(filter)
+/* how: an enum jbuiltin_group. */
+static J_BUILTIN(t_builtin)
 {
-    return hzp_j_bool(v.type == J_STRING && hzp_j_builtin_find(J_FILTER, v.s->text, v.s->bytes));
-}
-
-TEST(test)
-{
-    return hzp_j_bool(v.type == J_STRING && hzp_j_builtin_find(J_TEST, v.s->text, v.s->bytes));
+    return hzp_j_bool(v.type == J_STRING &&
+                      hzp_j_builtin_find((enum jbuiltin_group)how, v.s->text, v.s->bytes));
 }
 
 const struct jbuiltin hzp_j_tests[] = {
-    {"boolean", "", t_boolean},     {"callable", "", t_callable},
-    {"defined", "", t_defined},     {"divisibleby", "num", t_divisibleby},
-    {"eq", "other", t_eq},          {"equalto", "other", t_eq},
-    {"==", "other", t_eq},          {"escaped", "", t_escaped},
-    {"even", "", t_even},           {"false", "", t_false},
-    {"filter", "", t_filter},       {"float", "", t_float},
-    {"ge", "other", t_ge},          {">=", "other", t_ge},
-    {"greaterthan", "other", t_gt}, {"gt", "other", t_gt},
-    {">", "other", t_gt},           {"in", "seq", t_in},
-    {"integer", "", t_integer},     {"iterable", "", t_iterable},
-    {"le", "other", t_le},          {"<=", "other", t_le},
-    {"lessthan", "other", t_lt},    {"lower", "", t_lower},
-    {"lt", "other", t_lt},          {"<", "other", t_lt},
-    {"mapping", "", t_mapping},     {"ne", "other", t_ne},
-    {"!=", "other", t_ne},          {"none", "", t_none},
-    {"number", "", t_number},       {"odd", "", t_odd},
-    {"sameas", "other", t_sameas},  {"sequence", "", t_sequence},
-    {"string", "", t_string},       {"test", "", t_test},
-    {"true", "", t_true},           {"undefined", "", t_undefined},
-    {"upper", "", t_upper},         {NULL, NULL, NULL},
+    {"boolean", "", t_type, BIT(J_BOOL)},
+    {"callable", "", t_type,
+     BIT(J_MACRO) | BIT(J_FUNCTION) | BIT(J_METHOD) | BIT(J_LOOP) | BIT(J_UNDEFINED)},
+    {"defined", "", t_type, ~BIT(J_UNDEFINED)},
+    {"divisibleby", "num", t_modulo, 0},
+    {"eq", "other", t_compare, OP_EQ},
+    {"equalto", "other", t_compare, OP_EQ},
+    {"==", "other", t_compare, OP_EQ},
+    {"escaped", "", t_escaped, 0},
+    {"even", "", t_modulo, 0},
+    {"false", "", t_bool, false},
+    {"filter", "", t_builtin, J_FILTER},
+    {"float", "", t_float, 0},
+    {"ge", "other", t_compare, OP_GE},
+    {">=", "other", t_compare, OP_GE},
+    {"greaterthan", "other", t_compare, OP_GT},
+    {"gt", "other", t_compare, OP_GT},
+    {">", "other", t_compare, OP_GT},
+    {"in", "seq", t_compare, OP_IN},
+    {"integer", "", t_integer, 0},
+    {"iterable", "", t_type,
+     BIT(J_STRING) | BIT(J_LIST) | BIT(J_DICT) | BIT(J_UNDEFINED) | BIT(J_LOOP)},
+    {"le", "other", t_compare, OP_LE},
+    {"<=", "other", t_compare, OP_LE},
+    {"lessthan", "other", t_compare, OP_LT},
+    {"lower", "", hzp_j_has_case, J_LOWER},
+    {"lt", "other", t_compare, OP_LT},
+    {"<", "other", t_compare, OP_LT},
+    {"mapping", "", t_type, BIT(J_DICT)},
+    {"ne", "other", t_compare, OP_NE},
+    {"!=", "other", t_compare, OP_NE},
+    {"none", "", t_type, BIT(J_NONE)},
+    {"number", "", t_number, 0},
+    {"odd", "", t_modulo, 1},
+    {"sameas", "other", t_sameas, 0},
+    {"sequence", "", t_sequence, 0},
+    {"string", "", t_type, BIT(J_STRING)},
+    {"test", "", t_builtin, J_TEST},
+    {"true", "", t_bool, true},
+    {"undefined", "", t_type, BIT(J_UNDEFINED)},
+    {"upper", "", hzp_j_has_case, J_UPPER},
+    {NULL, NULL, NULL, 0},
 };
