@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The table of fields (api/http/routes/field_table.c), the parsers, what a server accepts and docs/API.md:
+"""The table of fields (api/http/routes/fields.json), the parsers, what a server accepts and docs/API.md:
 tests for a server that another program starts (test_chat.py)."""
 import http.client
 import json
@@ -92,8 +92,8 @@ def openapi(server):
 
 def source_names():
     """The fields that the table has, by its source."""
-    text = (HTTP / "routes" / "field_table.c").read_text()
-    return set(re.findall(r'\{"(\w+)",\s*(?:BOOL|STRING|TEXT|JSON|INT|NUMBER)', text))
+    table = json.loads((HTTP / "routes" / "fields.json").read_text())
+    return {name for part in ("groups", "queries") for group in table[part].values() for name in group}
 
 
 def sets(server):
@@ -123,7 +123,7 @@ def test_parsers_read_the_table(server):
     names, read = source_names(), set()
     for file in HTTP.rglob("*.c"):
         text = file.read_text()
-        read |= {name for name in re.findall(r'"(\w+)"', text) if file.name != "field_table.c"}
+        read |= {name for name in re.findall(r'"(\w+)"', text)}
         if file.name in ("completion_params.c", "chat_params.c", "tokenize_route.c", "policy_route.c",
                          "responses.c", "messages.c", "embeddings.c"):
             for name in re.findall(r'\w+\(body, "(\w+)"', text):

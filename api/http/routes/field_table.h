@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* api/http/routes/field_table.h - the fields of each route, as data: what a body may have, what
- * becomes of it, and what /openapi.json says of it.
+ * becomes of it, and what /openapi.json says of it.  The data are fields.json, of which the build
+ * makes field_table.c.
  *
  * A body is checked against its set before it is read: names, the types and ranges of plain values,
  * and what becomes of a field:
