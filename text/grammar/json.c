@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* text/grammar/json.c - rules of any JSON, and of literal values. */
 #include "base/json.h"
+#include "text/grammar/regex.h"
 #include "text/grammar/schema_parts.h"
 
+#include <stdarg.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 static int32_t new_rule(struct hzp_schema *s, const char *name)
@@ -33,135 +34,65 @@ void hzp_json_begin(struct hzp_schema *s)
     s->zeros = s->point_zeros = -1;
 }
 
-/* One blank, or a line break and blanks. */
-static int32_t blank_rule(struct hzp_schema *s)
+/* The rule *kept, which is made of a regular expression when it is first asked for. */
+static int32_t regex_rule(struct hzp_schema *s, int32_t *kept, const char *name, const char *format,
+                          ...) HZP_PRINTF(4, 5);
+
+static int32_t regex_rule(struct hzp_schema *s, int32_t *kept, const char *name, const char *format,
+                          ...)
 {
-    static const char indent[] = {' ', '\t'};
-    if (s->blank >= 0)
-        return s->blank;
-    s->blank = new_rule(s, "blanks");
-    end_rule(s, add_char(s, first_of(s, s->blank), ' '), s->blank);
-    int32_t line = add_char(s, first_of(s, s->blank), '\n');
-    end_rule(s, line, s->blank);
-    for (int k = 0; k < HZP_COUNT(indent); k++) {
-        int32_t at = line;
-        for (int i = 0; i < HZP_JSON_INDENT_MAX; i++) {
-            at = add_char(s, at, indent[k]);
-            end_rule(s, at, s->blank);
-        }
-    }
-    return s->blank;
+    char regex[400];
+    if (*kept >= 0)
+        return *kept;
+    va_list args;
+    va_start(args, format);
+    int n = vsnprintf(regex, sizeof(regex), format, args), r;
+    va_end(args);
+    HZP_ASSERT(n < (int)sizeof(regex));
+    *kept = new_rule(s, name);
+    int32_t from = first_of(s, *kept), to = from;
+    r = hzp_regex_rules(s->rules, from, regex, (size_t)n, HZP_SPELL_PLAIN, false, &to, NULL);
+    HZP_ASSERT(r == HZP_OK || s->rules->full);
+    end_rule(s, to, *kept);
+    return *kept;
 }
 
 int32_t hzp_json_blanks(struct hzp_schema *s, int32_t from)
 {
-    int32_t to = hzp_rules_then(s->rules, from, blank_rule(s));
+    int32_t to = hzp_rules_then(s->rules, from,
+                                regex_rule(s, &s->blank, "blanks", " |\n(?: {0,%d}|\t{1,%d})",
+                                           HZP_JSON_INDENT_MAX, HZP_JSON_INDENT_MAX));
     hzp_rules_empty(s->rules, from, to);
     return to;
 }
 
-static void add_hex(struct hzp_schema *s, int32_t from, const char *digits, int32_t to)
-{
-    for (; *digits; digits++)
-        hzp_rules_bytes(s->rules, from, (uint8_t)*digits, (uint8_t)*digits, to);
-}
-
-static int32_t then_hex(struct hzp_schema *s, int32_t from, const char *digits)
-{
-    int32_t to = hzp_rules_node(s->rules);
-    add_hex(s, from, digits, to);
-    return to;
-}
-
-/* \uXXXX behind the u: a code point, or a pair of surrogates. */
-static void add_unicode(struct hzp_schema *s, int32_t from, int32_t to)
-{
-    static const char all[] = "0123456789abcdefABCDEF";
-    int32_t low3 = then_hex(s, from, "0123456789abcefABCEF"), d = then_hex(s, from, "dD");
-    int32_t low2 = then_hex(s, low3, all), high2;
-    add_hex(s, d, "01234567", low2);
-    add_hex(s, then_hex(s, low2, all), all, to);
-    high2 = then_hex(s, d, "89abAB");
-    int32_t at = then_hex(s, then_hex(s, high2, all), all);
-    at = hzp_rules_text(s->rules, at, "\\u", 2);
-    at = then_hex(s, then_hex(s, at, "dD"), "cdefCDEF");
-    add_hex(s, then_hex(s, at, all), all, to);
-}
+#define HEX "[0-9a-fA-F]"
 
 int32_t hzp_json_string(struct hzp_schema *s)
 {
-    if (s->string >= 0)
-        return s->string;
-    s->string = new_rule(s, "string");
-    int32_t in = add_char(s, first_of(s, s->string), '"');
-    hzp_rules_codes(s->rules, in, 0x20, 0x21, in);
-    hzp_rules_codes(s->rules, in, 0x23, 0x5B, in);
-    hzp_rules_codes(s->rules, in, 0x5D, HZP_CODE_LAST, in);
-    int32_t escape = add_char(s, in, '\\');
-    add_hex(s, escape, "\"\\/bfnrt", in);
-    add_unicode(s, add_char(s, escape, 'u'), in);
-    end_rule(s, add_char(s, in, '"'), s->string);
-    return s->string;
-}
-
-static int32_t digits(struct hzp_schema *s, int32_t from, int32_t least, int32_t most)
-{
-    int32_t to = hzp_rules_node(s->rules);
-    for (int32_t i = 0; i < most; i++) {
-        if (i >= least)
-            hzp_rules_empty(s->rules, from, to);
-        int32_t node = hzp_rules_node(s->rules);
-        hzp_rules_bytes(s->rules, from, '0', '9', node);
-        from = node;
-    }
-    hzp_rules_empty(s->rules, from, to);
-    return to;
+    /* \uXXXX is a code point, or a pair of surrogates. */
+    return regex_rule(s, &s->string, "string", "%s",
+                      "\"(?:[^\"\\\\\\x00-\\x1F]|\\\\(?:[\"\\\\/bfnrt]|u(?:[0-9a-ce-fA-CE-F]" HEX
+                      "{3}|[dD][0-7]" HEX "{2}|[dD][89abAB]" HEX "{2}\\\\u[dD][c-fC-F]" HEX
+                      "{2})))*\"");
 }
 
 int32_t hzp_json_number(struct hzp_schema *s)
 {
-    if (s->number >= 0)
-        return s->number;
-    s->number = new_rule(s, "number");
-    int32_t from = first_of(s, s->number), begin = add_char(s, from, '-');
-    hzp_rules_empty(s->rules, from, begin);
-    int32_t whole = hzp_rules_node(s->rules), lead = hzp_rules_node(s->rules);
-    hzp_rules_bytes(s->rules, begin, '0', '0', whole);
-    hzp_rules_bytes(s->rules, begin, '1', '9', lead);
-    hzp_rules_empty(s->rules, digits(s, lead, 0, HZP_JSON_DIGITS_MAX - 1), whole);
-    end_rule(s, whole, s->number);
-    int32_t fraction = digits(s, add_char(s, whole, '.'), 1, HZP_JSON_DIGITS_MAX);
-    end_rule(s, fraction, s->number);
-    int32_t e = hzp_rules_node(s->rules), sign = hzp_rules_node(s->rules);
-    add_hex(s, whole, "eE", e);
-    add_hex(s, fraction, "eE", e);
-    add_hex(s, e, "+-", sign);
-    hzp_rules_empty(s->rules, e, sign);
-    end_rule(s, digits(s, sign, 1, HZP_JSON_DIGITS_MAX), s->number);
-    return s->number;
+    enum { N = HZP_JSON_DIGITS_MAX };
+    return regex_rule(s, &s->number, "number",
+                      "-?(?:0|[1-9]\\d{0,%d})(?:\\.\\d{1,%d})?(?:[eE][+-]?\\d{1,%d})?", N - 1, N,
+                      N);
 }
 
 int32_t hzp_json_zeros(struct hzp_schema *s)
 {
-    if (s->zeros >= 0)
-        return s->zeros;
-    s->zeros = new_rule(s, "zeros");
-    int32_t at = first_of(s, s->zeros);
-    for (int i = 0; i < HZP_JSON_DIGITS_MAX; i++) {
-        at = add_char(s, at, '0');
-        end_rule(s, at, s->zeros);
-    }
-    return s->zeros;
+    return regex_rule(s, &s->zeros, "zeros", "0{1,%d}", HZP_JSON_DIGITS_MAX);
 }
 
 int32_t hzp_json_point_zeros(struct hzp_schema *s)
 {
-    if (s->point_zeros < 0) {
-        s->point_zeros = new_rule(s, "point and zeros");
-        int32_t at = add_char(s, first_of(s, s->point_zeros), '.');
-        end_rule(s, hzp_rules_then(s->rules, at, hzp_json_zeros(s)), s->point_zeros);
-    }
-    return s->point_zeros;
+    return regex_rule(s, &s->point_zeros, "point and zeros", "\\.0{1,%d}", HZP_JSON_DIGITS_MAX);
 }
 
 /* Members or items of any kind between brackets. */
