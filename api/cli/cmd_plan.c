@@ -11,7 +11,6 @@
 #include "nanobatch/run/exec.h"
 
 #include <errno.h>
-#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 

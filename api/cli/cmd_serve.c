@@ -19,7 +19,6 @@
 #include "base/thread.h"
 #include "mesh/launch/relay_process.h"
 
-#include <errno.h>
 #include <inttypes.h>
 #include <limits.h>
 #include <stdlib.h>

@@ -25,7 +25,6 @@
 #include "train/checks/evaluate.h"
 #include "weights/model_dir.h"
 
-#include <errno.h>
 #include <inttypes.h>
 #include <limits.h>
 #include <math.h>

@@ -15,7 +15,6 @@
 #include "api/cli/commands.h"
 
 #include "base/json.h"
-#include <stdlib.h>
 #include <string.h>
 #include <time.h>
 

@@ -7,7 +7,6 @@
 #include "mesh/peers/pipe.h"
 #include "nanobatch/split/split.h"
 
-#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

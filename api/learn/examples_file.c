@@ -5,13 +5,11 @@
 #include "base/file.h"
 #include "base/log.h"
 
-#include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
-#include <unistd.h>
 
 static bool is_space(char c)
 {

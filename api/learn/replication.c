@@ -2,7 +2,6 @@
 #include "api/learn/replication.h"
 
 #include "api/learn/state_private.h"
-#include "base/arena.h"
 #include "weights/model_dir.h"
 
 #include <inttypes.h>

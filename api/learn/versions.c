@@ -6,9 +6,7 @@
 #include "base/arena.h"
 #include "base/file.h"
 #include "base/log.h"
-#include "train/history/trainer_rejoin.h"
 #include "train/history/trainer_suspend.h"
-#include "weights/model_dir.h"
 
 #include <ctype.h>
 #include <errno.h>

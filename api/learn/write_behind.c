@@ -5,7 +5,6 @@
  * waits, and is of the version that serves by then. */
 #include "api/learn/checkpoint.h"
 #include "api/learn/state_private.h"
-#include "base/log.h"
 
 #include <inttypes.h>
 

@@ -2,7 +2,6 @@
 /* api/relay/relay.c - the client's side: forwards a request, and answers with what comes back. */
 #include "api/relay/relay_state.h"
 
-#include "api/http/wire/notify.h"
 #include "api/http/wire/target.h"
 #include "base/arena.h"
 #include "base/thread.h"

@@ -7,7 +7,6 @@
 #include "base/json_file.h"
 #include "text/chat/chat_form.h"
 
-#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

@@ -3,7 +3,6 @@
  * exclude each other. */
 #include "text/grammar/schema_parts.h"
 
-#include <math.h>
 #include <string.h>
 
 enum { DEPTH_MAX = 16, VALUES_MAX = 1 << 20 /* pairs */ };

@@ -3,10 +3,7 @@
  * bound, over the digits as they are written, and what these have in common. */
 #include "text/grammar/schema_parts.h"
 
-#include <ctype.h>
 #include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 enum {

@@ -6,8 +6,6 @@
 #include "text/grammar/schema_parts.h"
 
 #include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 enum { DEPTH_MAX = 32, PATTERN_STATES_MAX = 1 << 17 };

@@ -4,7 +4,6 @@
 
 #include "text/jinja/run.h"
 
-#include <stdio.h>
 #include <string.h>
 #include <time.h>
 

@@ -5,7 +5,6 @@
 
 #include "text/chars/utf8.h"
 
-#include <stdio.h>
 #include <string.h>
 
 static struct jval undefined_used(struct jrun *r, struct jval v)

@@ -3,9 +3,6 @@
 #include "text/jinja/builtins.h"
 #include "text/jinja/run.h"
 
-#include "text/chars/utf8.h"
-
-#include <stdlib.h>
 #include <string.h>
 
 /* All items of v as a list of its own. */

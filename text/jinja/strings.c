@@ -2,7 +2,6 @@
 /* What filters, methods and operators do to strings alike. */
 #include "text/jinja/builtins.h"
 
-#include "text/chars/unicode.h"
 #include "text/chars/utf8.h"
 #include "text/jinja/run.h"
 
@@ -10,7 +9,6 @@
 #include <math.h>
 #include <pthread.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <wctype.h>
 

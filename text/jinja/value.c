@@ -3,7 +3,6 @@
 
 #include "text/chars/utf8.h"
 
-#include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>

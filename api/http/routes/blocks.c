@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "api/http/routes/blocks.h"
-#include "api/http/wire/fields.h"
 
 #include <stdio.h>
 #include <stdlib.h>

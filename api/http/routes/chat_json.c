@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The answers of POST /v1/chat/completions. */
 #include "api/http/routes/completion.h"
-#include "api/http/wire/fields.h"
 
 #include <string.h>
 

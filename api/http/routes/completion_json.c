@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "api/http/routes/completion.h"
 
-#include "api/http/wire/fields.h"
 #include "base/version.h"
 #include "text/chars/textbuf.h"
 #include "text/chars/utf8.h"

@@ -14,7 +14,6 @@
 #include "base/thread.h"
 
 #include <math.h>
-#include <stdlib.h>
 #include <string.h>
 
 /* How long wait=served waits for what the lesson changed; how long a lesson waits to be accepted

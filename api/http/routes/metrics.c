@@ -5,7 +5,6 @@
 #include "api/http/routes/metrics_state.h"
 #include "base/arena.h"
 
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 

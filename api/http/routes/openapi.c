@@ -5,7 +5,6 @@
 #include "api/http/routes/routes.h"
 #include "base/version.h"
 
-#include <math.h>
 #include <string.h>
 
 static json_t *bound_json(const struct hzp_field *field, double bound)

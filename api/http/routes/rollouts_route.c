@@ -14,7 +14,6 @@
 #include "api/http/wire/fields.h"
 #include "base/arena.h"
 
-#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 

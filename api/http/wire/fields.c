@@ -1,9 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "api/http/wire/fields.h"
 
-#include "text/chars/textbuf.h"
-#include "text/chars/utf8.h"
-
 #include <math.h>
 #include <string.h>
 

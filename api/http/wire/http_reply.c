@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "api/http/wire/http.h"
 
-#include "api/http/wire/fields.h"
 #include "api/http/wire/target.h"
 #include "base/json.h"
 #include "base/log.h"
