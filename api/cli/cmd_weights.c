@@ -1,67 +1,98 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* hzpserve weights ACTION [VERSION [NAME]]: what a running server's versions are, and which one
- * serves.
+/* hzpserve weights, hzpserve lessons, hzpserve undo: a running server's versions, which one serves,
+ * what it was taught, and taking that back.
  *
- *     list                      the newest versions
- *     show VERSION              one of them: a number, a name, or current
- *     name VERSION NAME         gives it a name
- *     unname NAME               takes the name away
- *     activate VERSION          it serves again
- *     promote VERSION           its trial ends: it serves all requests
- *     drop VERSION              its trial ends: it serves none
- *     export VERSION DIRECTORY  a model directory on the server: STATE/export/DIRECTORY
+ *     weights list                      the newest versions
+ *     weights show VERSION              one of them: a number, a name, or current
+ *     weights name VERSION NAME         gives it a name
+ *     weights unname NAME               takes the name away
+ *     weights activate VERSION          it serves again
+ *     weights promote VERSION           its trial ends: it serves all requests
+ *     weights drop VERSION              its trial ends: it serves none
+ *     weights export VERSION DIRECTORY  a model directory on the server: STATE/export/DIRECTORY
+ *
+ *     lessons              the newest lessons and what became of them
+ *     lessons LESSON       one of them, with its texts, as JSON
+ *
+ *     undo                 takes the newest back
+ *     undo LESSON          that one, by its number
+ *     undo VERSION         a version serves again: a name, "original", or v and its number
  */
-#include "api/client/http_client.h"
 #include "api/cli/commands.h"
-
+#include "api/client/http_client.h"
 #include "base/json.h"
+
+#include <stdarg.h>
+#include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
 enum { PATIENCE_S = 3700, SHOWN = 20 };
 
-struct client {
-    const struct hzp_options *options;
+static long long number_of(const json_t *json, const char *name)
+{
+    return (long long)json_integer_value(json_object_get(json, name));
+}
+
+/* A time in milliseconds as text; "-": none. */
+static const char *when(const json_t *json, const char *name, char ret[32])
+{
+    time_t seconds = (time_t)(number_of(json, name) / 1000);
+    struct tm tm;
+    strcpy(ret, "-");
+    if (seconds && gmtime_r(&seconds, &tm))
+        strftime(ret, 32, "%Y-%m-%d %H:%M:%S", &tm);
+    return ret;
+}
+
+/* Asks the server and prints its answer by print, NULL or --json: as JSON; takes over body, NULL:
+ * none.  Returns the exit status. */
+static int ask(const struct hzp_options *options, const char *method, json_t *body,
+               void (*print)(const json_t *json), const char *format, ...) HZP_PRINTF(5, 6);
+
+static int ask(const struct hzp_options *options, const char *method, json_t *body,
+               void (*print)(const json_t *json), const char *format, ...)
+{
+    char route[300];
     struct hzp_http_host server;
-};
-
-/* The answer; NULL: an error was printed. */
-static json_t *ask(struct client *c, const char *method, const char *route, const json_t *body)
-{
     struct hzp_err_text err = {.text = ""};
-    json_t *json = hzp_http_ask(&c->server, method, route, body, PATIENCE_S, &err);
-    if (!json)
+    va_list args;
+    va_start(args, format);
+    vsnprintf(route, sizeof(route), format, args);
+    va_end(args);
+    int r = hzp_http_server(options->client.url, options->client.api_key, &server, &err);
+    json_t *json = r < 0 ? NULL : hzp_http_ask(&server, method, route, body, PATIENCE_S, &err);
+    json_decref(body);
+    if (r < 0)
+        return hzp_command_failed(r, &err);
+    if (!json) {
         fprintf(stderr, "hzpserve: %s\n", err.text);
-    return json;
+        return 1;
+    }
+    if (print && !options->json) {
+        print(json);
+    } else {
+        json_dumpf(json, stdout, JSON_INDENT(2) | JSON_REAL_PRECISION(9));
+        printf("\n");
+    }
+    json_decref(json);
+    return 0;
 }
 
-static void print_json(const json_t *json)
-{
-    json_dumpf(json, stdout, JSON_INDENT(2) | JSON_REAL_PRECISION(9));
-    printf("\n");
-}
-
-static json_int_t number_of(const json_t *json, const char *name)
-{
-    return json_integer_value(json_object_get(json, name));
-}
+/* ---- versions ---- */
 
 static void print_version(const json_t *v)
 {
-    char when[32] = "", names[200] = "";
-    time_t seconds = (time_t)(number_of(v, "published_unix_ms") / 1000);
-    struct tm tm;
+    char published[32], names[200] = "";
     size_t i, used = 0;
     const json_t *name;
-    if (gmtime_r(&seconds, &tm))
-        strftime(when, sizeof(when), "%Y-%m-%d %H:%M:%S", &tm);
     json_array_foreach(json_object_get(v, "names"), i, name)
     {
         int n = snprintf(names + used, sizeof(names) - used, " %s", json_string_value(name));
         used = HZP_MIN(used + (size_t)HZP_MAX(n, 0), sizeof(names) - 1);
     }
-    printf("%8lld  %8lld  %8lld  %s  ", (long long)number_of(v, "id"),
-           (long long)number_of(v, "parent"), (long long)number_of(v, "learned_through"), when);
+    printf("%8lld  %8lld  %8lld  %-19s  ", number_of(v, "id"), number_of(v, "parent"),
+           number_of(v, "learned_through"), when(v, "published_unix_ms", published));
     const json_t *loss = json_object_get(v, "loss");
     if (json_is_number(loss))
         printf("%8.4f", json_number_value(loss));
@@ -73,90 +104,118 @@ static void print_version(const json_t *v)
            json_is_true(json_object_get(v, "in_slot")) ? "slot" : "-", names);
 }
 
-static int list(struct client *c)
+static void print_versions(const json_t *json)
 {
-    char route[64];
     size_t i;
     json_t *version;
-    snprintf(route, sizeof(route), "/v1/weights?limit=%d", SHOWN);
-    json_t *json = ask(c, "GET", route, NULL);
-    if (!json)
-        return 1;
-    if (c->options->json) {
-        print_json(json);
-    } else {
-        printf("%8s  %8s  %8s  %-19s  %8s  %-8s %s\n", "version", "parent", "learned",
-               "published (UTC)", "loss", "state", "kept names");
-        json_array_foreach(json_object_get(json, "data"), i, version) print_version(version);
-    }
-    json_decref(json);
-    return 0;
+    printf("%8s  %8s  %8s  %-19s  %8s  %-8s %s\n", "version", "parent", "learned",
+           "published (UTC)", "loss", "state", "kept names");
+    json_array_foreach(json_object_get(json, "data"), i, version) print_version(version);
 }
 
-static int show(struct client *c, const char *version)
+static void print_nothing(const json_t *json)
 {
-    char route[300];
-    snprintf(route, sizeof(route), "/v1/weights/%.200s", version);
-    json_t *json = ask(c, "GET", route, NULL);
-    if (json)
-        print_json(json);
-    json_decref(json);
-    return json ? 0 : 1;
 }
 
-/* Runs a job and prints it. */
-static int job(struct client *c, const char *version, const char *action, json_t *body)
+/* A job, which is waited for. */
+static int job(const struct hzp_options *o, json_t *body)
 {
-    char route[300];
-    snprintf(route, sizeof(route), "/v1/weights/%.200s/%s?timeout=3600", version, action);
-    json_t *json = ask(c, "POST", route, body);
-    if (json)
-        print_json(json);
-    json_decref(json);
-    json_decref(body);
-    return json ? 0 : 1;
+    return ask(o, "POST", body, NULL, "/v1/weights/%.200s/%.20s?timeout=3600", o->word[1],
+               o->word[0]);
 }
 
-static int unname(struct client *c, const char *name)
+int hzp_cmd_weights(const struct hzp_options *o)
 {
-    char route[300];
-    snprintf(route, sizeof(route), "/v1/weights/names/%.200s", name);
-    json_t *json = ask(c, "DELETE", route, NULL);
-    json_decref(json);
-    return json ? 0 : 1;
-}
-
-static int run(struct client *c)
-{
-    const struct hzp_options *o = c->options;
     const struct hzp_weights_options *w = &o->weights;
     const char *action = o->words ? o->word[0] : "";
     if (!strcmp(action, "list") && o->words == 1)
-        return list(c);
+        return ask(o, "GET", NULL, print_versions, "/v1/weights?limit=%d", SHOWN);
     if (!strcmp(action, "show") && o->words == 2)
-        return show(c, o->word[1]);
+        return ask(o, "GET", NULL, NULL, "/v1/weights/%.200s", o->word[1]);
     if (!strcmp(action, "name") && o->words == 3)
-        return job(c, o->word[1], "name", json_pack("{s:s}", "name", o->word[2]));
+        return job(o, json_pack("{s:s}", "name", o->word[2]));
     if (!strcmp(action, "unname") && o->words == 2)
-        return unname(c, o->word[1]);
+        return ask(o, "DELETE", NULL, print_nothing, "/v1/weights/names/%.200s", o->word[1]);
     if (!strcmp(action, "activate") && o->words == 2)
-        return job(c, o->word[1], "activate",
-                   json_pack("{s:s, s:s}", "lessons", w->lessons ? "replay" : "skip", "optimizer",
-                             w->optimizer ? "reset" : "restore"));
+        return job(o, json_pack("{s:s, s:s}", "lessons", w->lessons ? "replay" : "skip",
+                                "optimizer", w->optimizer ? "reset" : "restore"));
     if (!strcmp(action, "export") && o->words == 3)
-        return job(c, o->word[1], "export", json_pack("{s:s}", "directory", o->word[2]));
+        return job(o, json_pack("{s:s}", "directory", o->word[2]));
     if ((!strcmp(action, "promote") || !strcmp(action, "drop")) && o->words == 2)
-        return job(c, o->word[1], action, json_object());
+        return job(o, json_object());
     fprintf(stderr,
             "hzpserve: usage: hzpserve weights list|show VERSION|name VERSION NAME|unname "
             "NAME|activate VERSION|promote VERSION|drop VERSION|export VERSION DIRECTORY\n");
     return 2;
 }
 
-int hzp_cmd_weights(const struct hzp_options *options)
+/* ---- lessons ---- */
+
+static void print_lesson(const json_t *lesson)
 {
-    struct client c = {.options = options};
-    struct hzp_err_text err = {.text = ""};
-    int r = hzp_http_server(options->client.url, options->client.api_key, &c.server, &err);
-    return r < 0 ? hzp_command_failed(r, &err) : run(&c);
+    char taught[32];
+    const char *session = json_string_value(json_object_get(lesson, "session"));
+    const json_t *effect = json_object_get(lesson, "effect");
+    char so[32] = "-", changed[32] = "-";
+    if (effect)
+        snprintf(so, sizeof(so), "%lld of %lld", number_of(effect, "answered_so"),
+                 number_of(effect, "asked"));
+    if (number_of(effect, "others"))
+        snprintf(changed, sizeof(changed), "%lld of %lld", number_of(effect, "changed"),
+                 number_of(effect, "others"));
+    printf("%7lld  %-19s  %8lld  %8lld  %-9s  %-8s  %-9s  %s\n", number_of(lesson, "id"),
+           when(lesson, "taught_unix_ms", taught), number_of(lesson, "first"),
+           number_of(lesson, "last"), json_string_value(json_object_get(lesson, "state")), so,
+           changed, session ? session : "-");
+}
+
+static void print_lessons(const json_t *json)
+{
+    size_t i;
+    const json_t *lesson;
+    printf("%7s  %-19s  %8s  %8s  %-9s  %-8s  %-9s  %s\n", "lesson", "taught (UTC)", "first",
+           "last", "state", "answered", "changed", "session");
+    json_array_foreach(json_object_get(json, "data"), i, lesson) print_lesson(lesson);
+}
+
+int hzp_cmd_lessons(const struct hzp_options *options)
+{
+    if (options->words)
+        return ask(options, "GET", NULL, NULL, "/v1/lessons/%.100s", options->word[0]);
+    return ask(options, "GET", NULL, print_lessons, "/v1/lessons");
+}
+
+/* What the word names: nothing, a lesson's number, or a version. */
+static json_t *body_of(const char *word)
+{
+    if (!word)
+        return json_object();
+    const char *digits = word + (*word == 'v'), *kind = *word == 'v' ? "version" : "lesson";
+    bool number = *digits && strspn(digits, "0123456789") == strlen(digits);
+    return number ? json_pack("{s:I}", kind, (json_int_t)strtoll(digits, NULL, 10))
+                  : json_pack("{s:s}", "version", word);
+}
+
+static void print_job(const json_t *job)
+{
+    const json_t *skipped = json_object_get(job, "skipped");
+    const json_t *again = json_object_get(job, "learned_again");
+    long long made = number_of(job, "weights_version");
+    if (json_is_array(skipped))
+        printf("examples %lld to %lld are not learned any more\n",
+               (long long)json_integer_value(json_array_get(skipped, 0)),
+               (long long)json_integer_value(json_array_get(skipped, 1)));
+    if (made)
+        printf("version %lld serves, with the weights of version %lld\n", made,
+               number_of(job, "version"));
+    if (json_is_array(again))
+        printf("examples %lld to %lld are learned again\n",
+               (long long)json_integer_value(json_array_get(again, 0)),
+               (long long)json_integer_value(json_array_get(again, 1)));
+}
+
+int hzp_cmd_undo(const struct hzp_options *options)
+{
+    return ask(options, "POST", body_of(options->words ? options->word[0] : NULL), print_job,
+               "/v1/undo?timeout=3600");
 }
