@@ -24,31 +24,25 @@
 
 /* A histogram of what was counted in classes; the last one has no upper bound. */
 static void classes(struct hzp_page *p, const char *name, const uint64_t *seen, const double *bound,
-                    int count, double sum, const char *help)
+                    int count, double sum)
 {
     struct hzp_histogram h = {.bound = bound, .bounds = count - 1, .sum = sum};
     HZP_ASSERT(count <= HZP_BOUNDS_MAX);
     for (int i = 0; i < count; i++)
         h.count += h.seen[i] = seen[i];
-    hzp_page_histogram(p, name, &h, help);
+    hzp_page_histogram(p, name, &h);
 }
 
 /* What requests ask of the weights, and what became of it. */
 static void asked_weights(struct hzp_page *p, const struct hzp_scheduler_stats *s)
 {
-    hzp_page_gauge(p, "hzpserve_requests_waiting_for_weights", s->waiting_weights,
-                   "Requests in the queue that wait for weights they ask for.");
-    hzp_page_gauge(p, "hzpserve_pins", s->pins, "Requests that hold the version they began with.");
-    hzp_page_gauge(p, "hzpserve_pinned_slots", s->pinned_slots,
-                   "Older versions whose slots pinned requests hold.");
-    hzp_page_counter(p, "hzpserve_requests_unmet_total", (double)s->finished[HZP_REQUEST_UNMET],
-                     "Requests ended because the weights they asked for did not serve.");
-    hzp_page_counter(p, "hzpserve_requests_aborted_by_swap_total", (double)s->aborted,
-                     "Requests ended by a version swap.");
-    hzp_page_counter(p, "hzpserve_pins_expired_total", (double)s->pins_ended,
-                     "Requests ended because their version was held for --pin-seconds.");
-    hzp_page_counter(p, "hzpserve_sequence_recomputes_total", (double)s->recomputes,
-                     "Decoding sequences computed again because of a version swap.");
+    hzp_page_put(p, "hzpserve_requests_waiting_for_weights", s->waiting_weights);
+    hzp_page_put(p, "hzpserve_pins", s->pins);
+    hzp_page_put(p, "hzpserve_pinned_slots", s->pinned_slots);
+    hzp_page_put(p, "hzpserve_requests_unmet_total", (double)s->finished[HZP_REQUEST_UNMET]);
+    hzp_page_put(p, "hzpserve_requests_aborted_by_swap_total", (double)s->aborted);
+    hzp_page_put(p, "hzpserve_pins_expired_total", (double)s->pins_ended);
+    hzp_page_put(p, "hzpserve_sequence_recomputes_total", (double)s->recomputes);
 }
 
 static void guesses(struct hzp_page *p, const struct hzp_scheduler_stats *s)
@@ -58,14 +52,10 @@ static void guesses(struct hzp_page *p, const struct hzp_scheduler_stats *s)
         guessed += s->guessed[i];
         accepted += s->accepted[i];
     }
-    hzp_page_counter(p, "vllm:spec_decode_num_drafts_total", (double)s->lookups,
-                     "Rows of a sequence in a step with guessed tokens (--draft).");
-    hzp_page_counter(p, "vllm:spec_decode_num_draft_tokens_total", (double)guessed,
-                     "Guessed tokens.");
-    hzp_page_counter(p, "vllm:spec_decode_num_accepted_tokens_total", (double)accepted,
-                     "Guessed tokens that were right.");
-    hzp_page_head(p, "vllm:spec_decode_num_accepted_tokens_per_pos_total", "counter",
-                  "The same by their place in the draft.");
+    hzp_page_put(p, "vllm:spec_decode_num_drafts_total", (double)s->lookups);
+    hzp_page_put(p, "vllm:spec_decode_num_draft_tokens_total", (double)guessed);
+    hzp_page_put(p, "vllm:spec_decode_num_accepted_tokens_total", (double)accepted);
+    hzp_page_head(p, "vllm:spec_decode_num_accepted_tokens_per_pos_total");
     for (int i = 0; i < HZP_LOOKUP_MAX; i++) {
         char position[12];
         snprintf(position, sizeof(position), "%d", i);
@@ -75,121 +65,90 @@ static void guesses(struct hzp_page *p, const struct hzp_scheduler_stats *s)
 
 static void print_prefixes(struct hzp_page *p, const struct hzp_scheduler_stats *s)
 {
-    hzp_page_counter(p, "vllm:prefix_cache_queries_total", (double)s->prefix_queries,
-                     "Prompt tokens of admitted requests.");
-    hzp_page_counter(p, "vllm:prefix_cache_hits_total", (double)s->prefix_hits,
-                     "Prompt tokens of admitted requests whose rows the prefix cache had.");
-    hzp_page_counter(
-        p, "hzpserve_prefix_stale_tokens_total", (double)s->prefix_stale,
-        "Of these hits, rows that an older version had computed (--prefix-reuse-stale).");
-    hzp_page_counter(p, "hzpserve_prefix_rewarmed_tokens_total", (double)s->rewarmed_tokens,
-                     "Tokens computed again after a swap, for later requests (--prefix-rewarm).");
+    hzp_page_put(p, "vllm:prefix_cache_queries_total", (double)s->prefix_queries);
+    hzp_page_put(p, "vllm:prefix_cache_hits_total", (double)s->prefix_hits);
+    hzp_page_put(p, "hzpserve_prefix_stale_tokens_total", (double)s->prefix_stale);
+    hzp_page_put(p, "hzpserve_prefix_rewarmed_tokens_total", (double)s->rewarmed_tokens);
     guesses(p, s);
-    hzp_page_gauge(
-        p, "hzpserve_prefix_tier_pages", s->tier.pages,
-        "Pages that the tiers of the prefix cache hold (--prefix-file, --prefix-bytes host).");
-    hzp_page_counter(p, "hzpserve_prefix_tier_written_pages_total", (double)s->tier.written,
-                     "Pages copied to a tier.");
-    hzp_page_counter(
-        p, "hzpserve_prefix_tier_read_pages_total", (double)s->tier.read,
-        "Pages copied back, because that was expected to be faster than computing them.");
-    hzp_page_counter(p, "hzpserve_prefix_tier_failed_pages_total", (double)s->tier.failed,
-                     "Pages that could not be copied, or did not have their checksum.");
+    hzp_page_put(p, "hzpserve_prefix_tier_pages", s->tier.pages);
+    hzp_page_put(p, "hzpserve_prefix_tier_written_pages_total", (double)s->tier.written);
+    hzp_page_put(p, "hzpserve_prefix_tier_read_pages_total", (double)s->tier.read);
+    hzp_page_put(p, "hzpserve_prefix_tier_failed_pages_total", (double)s->tier.failed);
 }
 
 static void serving(struct hzp_page *p, struct hzp_server *server)
 {
     struct hzp_scheduler_stats s;
     hzp_scheduler_read_stats(server->engine->parts.scheduler, &s);
-    hzp_page_gauge(p, "vllm:num_requests_running", s.running, "Sequences that have KV pages.");
+    hzp_page_put(p, "vllm:num_requests_running", s.running);
     asked_weights(p, &s);
-    hzp_page_gauge(p, "vllm:num_requests_waiting", s.waiting, "Requests in the queue.");
-    hzp_page_head(p, "vllm:num_requests_waiting_by_reason", "gauge",
-                  "Requests in the queue, by reason.");
+    hzp_page_put(p, "vllm:num_requests_waiting", s.waiting);
+    hzp_page_head(p, "vllm:num_requests_waiting_by_reason");
     hzp_page_labelled(p, "reason", "capacity", s.waiting - s.waiting_weights);
     hzp_page_labelled(p, "reason", "deferred", s.waiting_weights);
-    hzp_page_head(p, "vllm:engine_sleep_state", "gauge", "1: the state that the engine is in.");
+    hzp_page_head(p, "vllm:engine_sleep_state");
     hzp_page_labelled(p, "sleep_state", "awake", 1);
     hzp_page_labelled(p, "sleep_state", "weights_offloaded", 0);
     hzp_page_labelled(p, "sleep_state", "discard_all", 0);
-    hzp_page_gauge(p, "vllm:kv_cache_usage_perc", s.kv_pages ? (double)s.kv_taken / s.kv_pages : 0,
-                   "Part of the KV cache in use, 1: all.");
-    hzp_page_counter(p, "vllm:prompt_tokens_total", (double)s.prompt_tokens,
-                     "Prompt tokens computed, or found in the prefix cache.");
-    hzp_page_head(p, "vllm:prompt_tokens_by_source_total", "counter",
-                  "Prompt tokens, by their source.");
+    hzp_page_put(p, "vllm:kv_cache_usage_perc", s.kv_pages ? (double)s.kv_taken / s.kv_pages : 0);
+    hzp_page_put(p, "vllm:prompt_tokens_total", (double)s.prompt_tokens);
+    hzp_page_head(p, "vllm:prompt_tokens_by_source_total");
     hzp_page_labelled(p, "source", "local_compute", (double)(s.prompt_tokens - s.found_tokens));
     hzp_page_labelled(p, "source", "local_cache_hit", (double)s.found_tokens);
-    hzp_page_counter(p, "vllm:generation_tokens_total", (double)s.generated_tokens,
-                     "Tokens generated.");
+    hzp_page_put(p, "vllm:generation_tokens_total", (double)s.generated_tokens);
     print_prefixes(p, &s);
-    hzp_page_counter(p, "vllm:num_preemptions_total", (double)s.preempted,
-                     "Sequences preempted for lack of KV pages.");
-    hzp_page_counter(p, "vllm:admission_rejections_total", (double)s.refused,
-                     "Requests refused because the queue was full.");
+    hzp_page_put(p, "vllm:num_preemptions_total", (double)s.preempted);
+    hzp_page_put(p, "vllm:admission_rejections_total", (double)s.refused);
     double bound[HZP_STEP_ROWS_CLASSES];
     for (int i = 0; i < HZP_STEP_ROWS_CLASSES; i++)
         bound[i] = i ? 8 << (i - 1) : 1;
     classes(p, "vllm:iteration_tokens_total", s.step_rows, bound, HZP_STEP_ROWS_CLASSES,
             (double)(s.prompt_tokens - s.found_tokens + s.generated_tokens + s.recomputed_tokens +
-                     s.rewarmed_tokens),
-            "Tokens computed per step.");
-    hzp_page_head(p, "vllm:cache_config_info", "gauge", "The KV cache.");
+                     s.rewarmed_tokens));
+    hzp_page_head(p, "vllm:cache_config_info");
     const struct hzp_engine_settings *settings = server->engine->config.settings;
     fprintf(p->out,
             "vllm:cache_config_info{%s,block_size=\"%lld\",cache_dtype=\"%s\","
             "num_gpu_blocks=\"%d\"} 1\n",
             p->labels, (long long)settings->serving.page_rows,
             settings->model.kv_fp8 ? "fp8" : "auto", s.kv_pages);
-    hzp_page_gauge(p, "hzpserve_kv_pages", s.kv_pages, "Pages of the KV cache.");
-    hzp_page_gauge(p, "hzpserve_kv_pages_predicted_peak", s.kv_peak,
-                   "Pages that running sequences are predicted to need at most.");
-    hzp_page_gauge(p, "hzpserve_kv_pages_taken", s.kv_taken, "Pages in use.");
-    hzp_page_gauge(p, "hzpserve_kv_pages_idle", s.kv_idle,
-                   "Pages that the prefix cache keeps and no sequence uses.");
-    hzp_page_counter(p, "hzpserve_recomputed_tokens_total", (double)s.recomputed_tokens,
-                     "Tokens recomputed after a preemption, or a version swap within a prompt.");
-    hzp_page_counter(p, "hzpserve_prompt_restarts_total", (double)s.prompt_restarts,
-                     "Prompts begun again because a version swap found them unfinished.");
-    hzp_page_gauge(p, "hzpserve_step_rows_budget", s.budget_rows, "Row budget of the newest step.");
-    hzp_page_head(p, "hzpserve_step_rows_budget_total", "counter",
-                  "Steps in which a prompt could take rows, by what decided how many.");
+    hzp_page_put(p, "hzpserve_kv_pages", s.kv_pages);
+    hzp_page_put(p, "hzpserve_kv_pages_predicted_peak", s.kv_peak);
+    hzp_page_put(p, "hzpserve_kv_pages_taken", s.kv_taken);
+    hzp_page_put(p, "hzpserve_kv_pages_idle", s.kv_idle);
+    hzp_page_put(p, "hzpserve_recomputed_tokens_total", (double)s.recomputed_tokens);
+    hzp_page_put(p, "hzpserve_prompt_restarts_total", (double)s.prompt_restarts);
+    hzp_page_put(p, "hzpserve_step_rows_budget", s.budget_rows);
+    hzp_page_head(p, "hzpserve_step_rows_budget_total");
     for (int i = 0; i < HZP_BUDGET_COUNT; i++)
         hzp_page_labelled(p, "reason", hzp_budget_reason_name(i), (double)s.budget_reason[i]);
-    hzp_page_gauge(p, "hzpserve_waiting_tokens", (double)s.waiting_tokens,
-                   "Prompt tokens in the queue.");
+    hzp_page_put(p, "hzpserve_waiting_tokens", (double)s.waiting_tokens);
 }
 
 static void loop(struct hzp_page *p, struct hzp_server *server)
 {
     struct hzp_loop_stats l;
     hzp_loop_read_stats(server->engine->parts.loop, &l);
-    hzp_page_counter(p, "hzpserve_steps_total", (double)l.steps, "Turns of the engine loop.");
-    hzp_page_counter(p, "hzpserve_serve_steps_total", (double)l.serve_steps, "Steps that served.");
-    hzp_page_counter(p, "hzpserve_train_steps_total", (double)l.train_steps, "Steps that trained.");
-    hzp_page_counter(p, "hzpserve_ride_steps_total", (double)l.ride_steps,
-                     "Steps in which training rode in serving's matrix products.");
-    hzp_page_head(p, "hzpserve_device_seconds_total", "counter", "Device time by tenant.");
+    hzp_page_put(p, "hzpserve_steps_total", (double)l.steps);
+    hzp_page_put(p, "hzpserve_serve_steps_total", (double)l.serve_steps);
+    hzp_page_put(p, "hzpserve_train_steps_total", (double)l.train_steps);
+    hzp_page_put(p, "hzpserve_ride_steps_total", (double)l.ride_steps);
+    hzp_page_head(p, "hzpserve_device_seconds_total");
     hzp_page_labelled(p, "tenant", "serve", (double)l.serve_ns * 1e-9);
     hzp_page_labelled(p, "tenant", "train", (double)l.train_ns * 1e-9);
     hzp_page_labelled(p, "tenant", "idle", (double)l.idle_ns * 1e-9);
-    hzp_page_counter(p, "hzpserve_ahead_steps_total", (double)l.ahead_steps,
-                     "Steps formed while the one before ran.");
-    hzp_page_head(p, "hzpserve_host_seconds_total", "counter",
-                  "Processor time of the engine thread outside the device, by what it did.");
+    hzp_page_put(p, "hzpserve_ahead_steps_total", (double)l.ahead_steps);
+    hzp_page_head(p, "hzpserve_host_seconds_total");
     hzp_page_labelled(p, "part", "form", (double)l.form_ns * 1e-9);
     hzp_page_labelled(p, "part", "issue", (double)l.issue_ns * 1e-9);
     hzp_page_labelled(p, "part", "deliver", (double)l.deliver_ns * 1e-9);
-    hzp_page_counter(p, "hzpserve_host_hidden_seconds_total", (double)l.hidden_ns * 1e-9,
-                     "The part of host_seconds during which a step ran on the device.");
-    hzp_page_head(p, "hzpserve_device_fallbacks_total", "counter",
-                  "Cases in which the device took a slower way, by kind.");
+    hzp_page_put(p, "hzpserve_host_hidden_seconds_total", (double)l.hidden_ns * 1e-9);
+    hzp_page_head(p, "hzpserve_device_fallbacks_total");
     for (int i = 0; i < HZP_FALLBACK_COUNT; i++)
         hzp_page_labelled(
             p, "kind", hzp_fallback_name((enum hzp_fallback)i),
             (double)hzp_device_fallbacks(server->engine->parts.dev, (enum hzp_fallback)i));
-    hzp_page_gauge(p, "hzpserve_engine_up", !l.failed && hzp_engine_running(server->engine),
-                   "1: the engine loop runs.");
+    hzp_page_put(p, "hzpserve_engine_up", !l.failed && hzp_engine_running(server->engine));
 }
 
 static void split(struct hzp_page *p, struct hzp_server *server)
@@ -198,45 +157,28 @@ static void split(struct hzp_page *p, struct hzp_server *server)
     if (!r)
         return; /* the page is served without them */
     hzp_split_read(hzp_loop_split(server->engine->parts.loop), hzp_now_ns(), r);
-    hzp_page_gauge(p, "hzpserve_slo_ttft_seconds", (double)r->policy.ttft_ns * 1e-9,
-                   "Goal for the 99th percentile of the TTFT; 0: none.");
-    hzp_page_gauge(p, "hzpserve_slo_itl_seconds", (double)r->policy.itl_ns * 1e-9,
-                   "Goal for the 99th percentile of the ITL; 0: none.");
-    hzp_page_gauge(p, "hzpserve_slo_ttft_missed_ratio", r->missed_ttft,
-                   "Miss rate of the TTFT goal.");
-    hzp_page_gauge(p, "hzpserve_slo_itl_missed_ratio", r->missed_itl, "Miss rate of the ITL goal.");
-    hzp_page_gauge(p, "hzpserve_slo_itl_missed_alone_ratio", r->missed_itl_alone,
-                   "Miss rate of the ITL goal without the training in the ITLs.");
-    hzp_page_gauge(p, "hzpserve_split_ttft_p99_seconds",
-                   (double)hzp_window_quantile(&r->ttft, 0.99) * 1e-9,
-                   "99th percentile of recent TTFTs.");
-    hzp_page_gauge(p, "hzpserve_split_itl_p99_seconds",
-                   (double)hzp_window_quantile(&r->itl, 0.99) * 1e-9,
-                   "99th percentile of recent ITLs.");
-    hzp_page_gauge(p, "hzpserve_split_train_ratio", r->train_part,
-                   "Part of the last half minute in which the device trained.");
-    hzp_page_gauge(p, "hzpserve_split_serve_ratio", r->serve_part,
-                   "Part of the last half minute in which the device served.");
-    hzp_page_gauge(p, "hzpserve_split_predicted_itl_seconds", r->itl_ns * 1e-9,
-                   "Predicted ITL of the newest step.");
-    hzp_page_gauge(p, "hzpserve_split_last_itl_seconds", r->measured_itl_ns * 1e-9,
-                   "Measured ITL of the newest step.");
-    hzp_page_gauge(p, "hzpserve_split_prediction_error_ratio", r->error,
-                   "Mean relative error of predicted ITLs.");
-    hzp_page_gauge(p, "hzpserve_split_aim_ratio", r->aim,
-                   "Part of the ITL goal that a step is predicted to take at most.");
-    hzp_page_gauge(p, "hzpserve_split_itl_follows_seconds", (double)r->derived_itl_ns * 1e-9,
-                   "ITL goal derived from itl_stretch; 0: none.");
-    hzp_page_gauge(p, "hzpserve_split_ttft_follows_seconds", (double)r->derived_ttft_ns * 1e-9,
-                   "TTFT goal derived from itl_stretch; 0: none.");
-    hzp_page_gauge(p, "hzpserve_split_itl_stretch", r->policy.itl_stretch,
-                   "The policy's itl_stretch.");
-    hzp_page_gauge(p, "hzpserve_split_train_share", r->policy.train_share,
-                   "The policy's train_share.");
-    hzp_page_gauge(p, "hzpserve_split_train_max", r->policy.train_max, "The policy's train_max.");
-    hzp_page_gauge(p, "hzpserve_split_train_min", r->policy.train_min, "The policy's train_min.");
-    hzp_page_head(p, "hzpserve_split_steps_total", "counter",
-                  "Steps by what limited training's slice.");
+    hzp_page_put(p, "hzpserve_slo_ttft_seconds", (double)r->policy.ttft_ns * 1e-9);
+    hzp_page_put(p, "hzpserve_slo_itl_seconds", (double)r->policy.itl_ns * 1e-9);
+    hzp_page_put(p, "hzpserve_slo_ttft_missed_ratio", r->missed_ttft);
+    hzp_page_put(p, "hzpserve_slo_itl_missed_ratio", r->missed_itl);
+    hzp_page_put(p, "hzpserve_slo_itl_missed_alone_ratio", r->missed_itl_alone);
+    hzp_page_put(p, "hzpserve_split_ttft_p99_seconds",
+                 (double)hzp_window_quantile(&r->ttft, 0.99) * 1e-9);
+    hzp_page_put(p, "hzpserve_split_itl_p99_seconds",
+                 (double)hzp_window_quantile(&r->itl, 0.99) * 1e-9);
+    hzp_page_put(p, "hzpserve_split_train_ratio", r->train_part);
+    hzp_page_put(p, "hzpserve_split_serve_ratio", r->serve_part);
+    hzp_page_put(p, "hzpserve_split_predicted_itl_seconds", r->itl_ns * 1e-9);
+    hzp_page_put(p, "hzpserve_split_last_itl_seconds", r->measured_itl_ns * 1e-9);
+    hzp_page_put(p, "hzpserve_split_prediction_error_ratio", r->error);
+    hzp_page_put(p, "hzpserve_split_aim_ratio", r->aim);
+    hzp_page_put(p, "hzpserve_split_itl_follows_seconds", (double)r->derived_itl_ns * 1e-9);
+    hzp_page_put(p, "hzpserve_split_ttft_follows_seconds", (double)r->derived_ttft_ns * 1e-9);
+    hzp_page_put(p, "hzpserve_split_itl_stretch", r->policy.itl_stretch);
+    hzp_page_put(p, "hzpserve_split_train_share", r->policy.train_share);
+    hzp_page_put(p, "hzpserve_split_train_max", r->policy.train_max);
+    hzp_page_put(p, "hzpserve_split_train_min", r->policy.train_min);
+    hzp_page_head(p, "hzpserve_split_steps_total");
     for (int i = 0; i < HZP_LIMIT_COUNT; i++)
         hzp_page_labelled(p, "limit", hzp_split_limit_name(i), (double)r->limited[i]);
     free(r);
@@ -246,8 +188,7 @@ static void put_feedback(struct hzp_page *p, struct hzp_feedback *feedback)
 {
     struct hzp_feedback_stats s;
     hzp_feedback_read(feedback, &s);
-    hzp_page_counter(p, "hzpserve_feedback_total", (double)s.scores,
-                     "Scores that clients gave to answers.");
+    hzp_page_put(p, "hzpserve_feedback_total", (double)s.scores);
 }
 
 static void versions(struct hzp_page *p, struct hzp_server *server)
@@ -255,36 +196,27 @@ static void versions(struct hzp_page *p, struct hzp_server *server)
     struct hzp_weights_stats w;
     hzp_weights_read_stats(server->engine->parts.weights, &w);
     put_feedback(p, server->feedback);
-    hzp_page_gauge(p, "hzpserve_weights_version", (double)w.serving_id, "The version that serves.");
-    hzp_page_gauge(p, "hzpserve_weights_optimizer_step", (double)w.serving_optimizer_step,
-                   "The optimizer step of the version that serves.");
-    hzp_page_gauge(p, "hzpserve_weights_finished_optimizer_step", (double)w.finished_optimizer_step,
-                   "The newest finished optimizer step.");
-    hzp_page_gauge(p, "hzpserve_weights_staleness", (double)w.staleness,
-                   "Optimizer steps by which the serving version trails.");
-    hzp_page_gauge(p, "hzpserve_weights_max_staleness", w.max_staleness,
-                   "The policy's max_staleness.");
-    hzp_page_gauge(p, "hzpserve_weights_staleness_bound", w.bound,
-                   "Staleness bound in force: the smallest of the policy's and the requests'.");
-    hzp_page_gauge(p, "hzpserve_weights_slots_free", w.slots_free, "Version slots that are free.");
+    hzp_page_put(p, "hzpserve_weights_version", (double)w.serving_id);
+    hzp_page_put(p, "hzpserve_weights_optimizer_step", (double)w.serving_optimizer_step);
+    hzp_page_put(p, "hzpserve_weights_finished_optimizer_step", (double)w.finished_optimizer_step);
+    hzp_page_put(p, "hzpserve_weights_staleness", (double)w.staleness);
+    hzp_page_put(p, "hzpserve_weights_max_staleness", w.max_staleness);
+    hzp_page_put(p, "hzpserve_weights_staleness_bound", w.bound);
+    hzp_page_put(p, "hzpserve_weights_slots_free", w.slots_free);
     struct hzp_state *state = server->engine->state;
     int64_t learned =
         state ? hzp_state_learned_through(state, w.learned_through) : w.learned_through;
-    hzp_page_gauge(p, "hzpserve_learned_through", (double)learned,
-                   "Every example up to this number has had all its passes; -1: none.");
+    hzp_page_put(p, "hzpserve_learned_through", (double)learned);
     int64_t finished =
         state ? hzp_state_finished_through(state, w.learned_through) : w.learned_through;
-    hzp_page_gauge(p, "hzpserve_finished_through", (double)finished,
-                   "Every example up to this number was learned or never will be; -1: none.");
-    hzp_page_counter(p, "hzpserve_weights_publications_total", (double)w.publications,
-                     "Versions published.");
+    hzp_page_put(p, "hzpserve_finished_through", (double)finished);
+    hzp_page_put(p, "hzpserve_weights_publications_total", (double)w.publications);
     double bound[HZP_COUNT(w.staleness_seen)], sum = 0;
     for (int i = 0; i < HZP_COUNT(bound); i++) {
         bound[i] = i;
         sum += i * (double)w.staleness_seen[i];
     }
-    classes(p, "hzpserve_publication_staleness", w.staleness_seen, bound, HZP_COUNT(bound), sum,
-            "Optimizer steps between two publications.");
+    classes(p, "hzpserve_publication_staleness", w.staleness_seen, bound, HZP_COUNT(bound), sum);
 }
 
 /* What the comparison of versions on trial with the current one has come to. */
@@ -293,24 +225,19 @@ static void put_trials(struct hzp_page *p, struct hzp_trials *trials)
     static const char *const side[] = {"current", "trial"};
     struct hzp_trials_stats s;
     hzp_trials_read(trials, &s);
-    hzp_page_head(p, "hzpserve_trials_total", "counter",
-                  "Versions that were on trial, by its end.");
+    hzp_page_head(p, "hzpserve_trials_total");
     for (int i = HZP_TRIAL_PROMOTED; i <= HZP_TRIAL_WITHDRAWN; i++)
         hzp_page_labelled(p, "end", hzp_trial_end_name((enum hzp_trial_end)i), (double)s.ended[i]);
-    hzp_page_gauge(p, "hzpserve_trial_version", (double)hzp_trials_running(trials),
-                   "The version on trial; 0: none.");
-    hzp_page_head(p, "hzpserve_trial_requests", "gauge",
-                  "Requests of the newest trial that have ended, by the version that answered.");
+    hzp_page_put(p, "hzpserve_trial_version", (double)hzp_trials_running(trials));
+    hzp_page_head(p, "hzpserve_trial_requests");
     for (int i = 0; i < 2; i++)
         hzp_page_labelled(p, "side", side[i], (double)s.newest.side[i].ended);
-    hzp_page_head(p, "hzpserve_trial_logprob", "gauge",
-                  "Mean log-probability of the tokens of the newest trial, in nats.");
+    hzp_page_head(p, "hzpserve_trial_logprob");
     for (int i = 0; i < 2; i++)
         if (s.newest.side[i].tokens)
             hzp_page_labelled(p, "side", side[i],
                               s.newest.side[i].logprob / (double)s.newest.side[i].tokens);
-    hzp_page_head(p, "hzpserve_trial_score", "gauge",
-                  "Mean score of the answers of the newest trial.");
+    hzp_page_head(p, "hzpserve_trial_score");
     for (int i = 0; i < 2; i++)
         if (s.newest.side[i].scores)
             hzp_page_labelled(p, "side", side[i], s.newest.side[i].score / s.newest.side[i].scores);
@@ -321,18 +248,13 @@ static void put_gate(struct hzp_page *p, const struct hzp_engine *e,
                      const struct hzp_trainer_stats *t, const struct hzp_state_stats *kept)
 {
     if (hzp_state_gate(e->state)) {
-        hzp_page_counter(p, "hzpserve_gate_evaluations_total", (double)t->gate_evaluations,
-                         "Drafts whose loss on the gate's examples was computed.");
-        hzp_page_counter(p, "hzpserve_gate_rejected_total", (double)t->gate_rejected,
-                         "Drafts discarded because their loss had risen too much.");
-        hzp_page_counter(p, "hzpserve_gate_device_seconds_total", (double)t->gate_device_ns * 1e-9,
-                         "Device time of evaluating drafts; it counts as training.");
+        hzp_page_put(p, "hzpserve_gate_evaluations_total", (double)t->gate_evaluations);
+        hzp_page_put(p, "hzpserve_gate_rejected_total", (double)t->gate_rejected);
+        hzp_page_put(p, "hzpserve_gate_device_seconds_total", (double)t->gate_device_ns * 1e-9);
         if (isfinite(t->gate_after))
-            hzp_page_gauge(p, "hzpserve_gate_loss", t->gate_after,
-                           "Loss of the newest draft on the gate's examples.");
+            hzp_page_put(p, "hzpserve_gate_loss", t->gate_after);
     }
-    hzp_page_head(p, "hzpserve_examples_marked", "gauge",
-                  "Examples that are no longer learned, over all runs, by mark.");
+    hzp_page_head(p, "hzpserve_examples_marked");
     hzp_page_labelled(p, "mark", "skipped", (double)kept->skipped);
     hzp_page_labelled(p, "mark", "deleted", (double)kept->deleted);
     hzp_page_labelled(p, "mark", "rejected", (double)kept->rejected);
@@ -343,15 +265,11 @@ static void ratios(struct hzp_page *p, const struct hzp_ratio_stats *r)
     double n = (double)r->rows;
     if (!r->rows)
         return;
-    hzp_page_gauge(
-        p, "hzpserve_train_ratio_mean", r->sum / n,
-        "Mean ratio of the probabilities now and when a token was drawn, newest update.");
-    hzp_page_gauge(p, "hzpserve_train_ratio_max", r->max, "The largest such ratio.");
-    hzp_page_gauge(p, "hzpserve_train_ratio_clipped", (double)r->clipped / n,
-                   "Share of tokens whose ratio is beyond the bound of their loss.");
-    hzp_page_gauge(p, "hzpserve_train_ratio_k3", r->k3 / n,
-                   "Estimate of the KL divergence since these tokens were drawn.");
-    hzp_page_gauge(p, "hzpserve_train_entropy", r->entropy / n, "Mean entropy of these tokens.");
+    hzp_page_put(p, "hzpserve_train_ratio_mean", r->sum / n);
+    hzp_page_put(p, "hzpserve_train_ratio_max", r->max);
+    hzp_page_put(p, "hzpserve_train_ratio_clipped", (double)r->clipped / n);
+    hzp_page_put(p, "hzpserve_train_ratio_k3", r->k3 / n);
+    hzp_page_put(p, "hzpserve_train_entropy", r->entropy / n);
 }
 
 /* When the examples that wait will have been learned. */
@@ -361,17 +279,12 @@ static void when_learned(struct hzp_page *p, const struct hzp_engine *e,
     struct hzp_outlook outlook;
     hzp_outlook_read(e->parts.trainer, hzp_state_queue(e->state), e->parts.loop, &outlook);
     if (isfinite(outlook.seconds))
-        hzp_page_gauge(p, "hzpserve_learn_estimated_seconds", outlook.seconds,
-                       "Estimated time until all examples accepted so far are learned.");
-    hzp_page_gauge(p, "hzpserve_learn_rows_per_second", outlook.rows_per_second,
-                   "Training tokens per second of late, while there was work; 0: unknown.");
-    hzp_page_gauge(p, "hzpserve_learn_oldest_seconds", outlook.oldest_seconds,
-                   "Age of the oldest example that waits to be learned.");
-    hzp_page_gauge(p, "hzpserve_learn_stalled_seconds", outlook.stalled_seconds,
-                   "How long examples have been waiting without progress.");
-    hzp_page_counter(p, "hzpserve_learn_starved_total", (double)kept->starved,
-                     "Times that examples waited for a minute without progress.");
-    hzp_page_head(p, "hzpserve_learn_held_back", "gauge", "1: what holds learning back now.");
+        hzp_page_put(p, "hzpserve_learn_estimated_seconds", outlook.seconds);
+    hzp_page_put(p, "hzpserve_learn_rows_per_second", outlook.rows_per_second);
+    hzp_page_put(p, "hzpserve_learn_oldest_seconds", outlook.oldest_seconds);
+    hzp_page_put(p, "hzpserve_learn_stalled_seconds", outlook.stalled_seconds);
+    hzp_page_put(p, "hzpserve_learn_starved_total", (double)kept->starved);
+    hzp_page_head(p, "hzpserve_learn_held_back");
     const char *reason;
     for (int i = 0; (reason = hzp_outlook_reason(i)); i++)
         hzp_page_labelled(p, "by", reason, outlook.held_by && !strcmp(outlook.held_by, reason));
@@ -388,67 +301,42 @@ static void training(struct hzp_page *p, struct hzp_server *server)
     hzp_sample_queue_read_stats(hzp_state_queue(e->state), &q);
     struct hzp_state_stats kept;
     hzp_state_read_stats(e->state, &kept);
-    hzp_page_counter(p, "hzpserve_train_updates_total", (double)t.updates, "Optimizer steps done.");
-    hzp_page_counter(p, "hzpserve_train_skipped_total", (double)t.skipped,
-                     "Updates undone because they were not finite.");
-    hzp_page_counter(p, "hzpserve_train_learned_tokens_total", (double)t.learned_tokens,
-                     "Tokens learned from.");
-    hzp_page_counter(p, "hzpserve_train_rows_total", (double)t.rows,
-                     "Tokens computed for training.");
-    hzp_page_counter(p, "hzpserve_train_device_seconds_total", (double)t.device_ns * 1e-9,
-                     "Device time of training.");
-    hzp_page_gauge(p, "hzpserve_train_optimizer_step", (double)t.optimizer_step,
-                   "The newest optimizer step.");
+    hzp_page_put(p, "hzpserve_train_updates_total", (double)t.updates);
+    hzp_page_put(p, "hzpserve_train_skipped_total", (double)t.skipped);
+    hzp_page_put(p, "hzpserve_train_learned_tokens_total", (double)t.learned_tokens);
+    hzp_page_put(p, "hzpserve_train_rows_total", (double)t.rows);
+    hzp_page_put(p, "hzpserve_train_device_seconds_total", (double)t.device_ns * 1e-9);
+    hzp_page_put(p, "hzpserve_train_optimizer_step", (double)t.optimizer_step);
     if (isfinite(t.loss))
-        hzp_page_gauge(p, "hzpserve_train_loss", t.loss, "Mean loss of the newest update.");
+        hzp_page_put(p, "hzpserve_train_loss", t.loss);
     if (isfinite(t.grad_norm))
-        hzp_page_gauge(p, "hzpserve_train_grad_norm", t.grad_norm,
-                       "Gradient norm of the newest update.");
+        hzp_page_put(p, "hzpserve_train_grad_norm", t.grad_norm);
     ratios(p, &t.ratios);
-    hzp_page_gauge(p, "hzpserve_train_learning_rate", (double)t.lr,
-                   "Learning rate of the newest update.");
+    hzp_page_put(p, "hzpserve_train_learning_rate", (double)t.lr);
     if (t.path_layers)
-        hzp_page_gauge(p, "hzpserve_train_path_layers", t.path_layers,
-                       "Layers that the newest update's micro-batches went through (--skip).");
-    hzp_page_gauge(p, "hzpserve_train_preparing", t.preparing,
-                   "1: training's memory is being prepared, or its state read; examples wait.");
-    hzp_page_gauge(p, "hzpserve_train_broken", t.broken,
-                   "1: training has stopped until a restart, as the log says; examples get a 503.");
-    hzp_page_gauge(p, "hzpserve_train_paused", t.paused, "1: training is paused.");
-    hzp_page_gauge(p, "hzpserve_train_waiting_for_swap", t.waiting_for_swap,
-                   "1: the staleness bound holds the trainer back.");
-    hzp_page_gauge(p, "hzpserve_train_waiting_for_slot", t.waiting_for_slot,
-                   "1: no slot is free for a draft.");
+        hzp_page_put(p, "hzpserve_train_path_layers", t.path_layers);
+    hzp_page_put(p, "hzpserve_train_preparing", t.preparing);
+    hzp_page_put(p, "hzpserve_train_broken", t.broken);
+    hzp_page_put(p, "hzpserve_train_paused", t.paused);
+    hzp_page_put(p, "hzpserve_train_waiting_for_swap", t.waiting_for_swap);
+    hzp_page_put(p, "hzpserve_train_waiting_for_slot", t.waiting_for_slot);
     when_learned(p, e, &kept);
-    hzp_page_gauge(p, "hzpserve_examples_waiting", q.samples, "Examples with passes to go.");
-    hzp_page_gauge(p, "hzpserve_examples_waiting_max", q.samples_max,
-                   "Most examples that may wait.");
-    hzp_page_gauge(p, "hzpserve_example_tokens_waiting", (double)q.tokens,
-                   "Tokens of waiting examples.");
-    hzp_page_counter(p, "hzpserve_examples_failed_total", (double)kept.failed,
-                     "Examples given up because their updates were not finite, in all runs.");
+    hzp_page_put(p, "hzpserve_examples_waiting", q.samples);
+    hzp_page_put(p, "hzpserve_examples_waiting_max", q.samples_max);
+    hzp_page_put(p, "hzpserve_example_tokens_waiting", (double)q.tokens);
+    hzp_page_put(p, "hzpserve_examples_failed_total", (double)kept.failed);
     put_gate(p, e, &t, &kept);
     if (e->trials)
         put_trials(p, e->trials);
-    hzp_page_counter(p, "hzpserve_examples_accepted_total", (double)kept.accepted,
-                     "Examples accepted.");
-    hzp_page_counter(p, "hzpserve_example_bodies_refused_total", (double)kept.refused,
-                     "Bodies of examples refused.");
-    hzp_page_gauge(p, "hzpserve_examples_trained_again", (double)kept.trained_again,
-                   "Examples a version lost at a restart had learned from already.");
-    hzp_page_gauge(
-        p, "hzpserve_state_read_only", hzp_state_read_only(server->engine->state),
-        "1: the disk could not be written at the start, so nothing is accepted or learned.");
-    hzp_page_counter(p, "hzpserve_checkpoints_total", (double)kept.checkpoints,
-                     "Checkpoints written.");
-    hzp_page_counter(p, "hzpserve_checkpoint_failures_total", (double)kept.checkpoint_failures,
-                     "Checkpoints that could not be written.");
-    hzp_page_gauge(p, "hzpserve_checkpoint_seconds", kept.checkpoint_seconds,
-                   "How long the newest checkpoint took to write.");
-    hzp_page_gauge(p, "hzpserve_checkpoint_pause_seconds", kept.checkpoint_pause_seconds,
-                   "How long the newest checkpoint kept the next update from beginning.");
-    hzp_page_counter(p, "hzpserve_checkpoints_late_total", (double)kept.checkpoints_late,
-                     "Checkpoints that were due while the one before was still being written.");
+    hzp_page_put(p, "hzpserve_examples_accepted_total", (double)kept.accepted);
+    hzp_page_put(p, "hzpserve_example_bodies_refused_total", (double)kept.refused);
+    hzp_page_put(p, "hzpserve_examples_trained_again", (double)kept.trained_again);
+    hzp_page_put(p, "hzpserve_state_read_only", hzp_state_read_only(server->engine->state));
+    hzp_page_put(p, "hzpserve_checkpoints_total", (double)kept.checkpoints);
+    hzp_page_put(p, "hzpserve_checkpoint_failures_total", (double)kept.checkpoint_failures);
+    hzp_page_put(p, "hzpserve_checkpoint_seconds", kept.checkpoint_seconds);
+    hzp_page_put(p, "hzpserve_checkpoint_pause_seconds", kept.checkpoint_pause_seconds);
+    hzp_page_put(p, "hzpserve_checkpoints_late_total", (double)kept.checkpoints_late);
 }
 
 /* A figure of a rank, of those in the table below. */
@@ -459,24 +347,15 @@ static double rank_figure(const struct hzp_control_state *s, int which)
     return figure[which];
 }
 
-static const struct {
-    const char *name, *help;
-} rank_figures[] = {
-    {"hzpserve_rank_up", "1: the rank is there."},
-    {"hzpserve_rank_silent_seconds", "Time since the rank's last message."},
-    {"hzpserve_rank_waits_seconds", "For how long the rank's link has waited for another rank."},
-    {"hzpserve_rank_transfers", "Transfers that the rank has ended."},
-    {"hzpserve_rank_busy_seconds", "For how long a thread of the rank has been doing the same."},
-    {"hzpserve_rank_clock_ahead_seconds", "Rank 0's clock minus the rank's."},
-};
+static const char *const rank_figures[] = {
+    "hzpserve_rank_up",        "hzpserve_rank_silent_seconds", "hzpserve_rank_waits_seconds",
+    "hzpserve_rank_transfers", "hzpserve_rank_busy_seconds",   "hzpserve_rank_clock_ahead_seconds"};
 
 /* How much slower than the others each rank is, and in what. */
 static void slowness(struct hzp_page *p, const struct hzp_control_state *of, int ranks)
 {
     const char *name = "hzpserve_rank_slowness";
-    hzp_page_head(
-        p, name, "gauge",
-        "How much slower than the others the rank is, in what it is slowest in; 1: as fast.");
+    hzp_page_head(p, name);
     for (int r = 0; r < ranks; r++)
         if (of[r].slow > 0)
             fprintf(p->out, "%s{%s,rank=\"%d\",in=\"%s\"} %.4g\n", name, p->labels, r,
@@ -494,16 +373,12 @@ static void ranks_of_job(struct hzp_page *p, struct hzp_server *server)
     for (int r = 0; r < ranks->ranks; r++)
         if (!hzp_ranks_rank(ranks, r, &of[r])) /* they meet */
             of[r] = (struct hzp_control_state){.known = true, .lost = r == now.lost_rank};
-    hzp_page_gauge(p, "hzpserve_ranks", ranks->ranks, "Ranks that work together.");
-    hzp_page_gauge(p, "hzpserve_rank_lost", now.lost_rank,
-                   "The rank that was lost and has not come back; -1: none.");
-    hzp_page_counter(p, "hzpserve_rank_losses_total", (double)now.losses,
-                     "Times that a rank was lost.");
-    hzp_page_counter(
-        p, "hzpserve_rank_rejoins_total", (double)now.rejoins,
-        "Times that all ranks were together again after a loss, and training went on.");
+    hzp_page_put(p, "hzpserve_ranks", ranks->ranks);
+    hzp_page_put(p, "hzpserve_rank_lost", now.lost_rank);
+    hzp_page_put(p, "hzpserve_rank_losses_total", (double)now.losses);
+    hzp_page_put(p, "hzpserve_rank_rejoins_total", (double)now.rejoins);
     for (int i = 0; i < HZP_COUNT(rank_figures); i++) {
-        hzp_page_head(p, rank_figures[i].name, "gauge", rank_figures[i].help);
+        hzp_page_head(p, rank_figures[i]);
         for (int r = 0; r < ranks->ranks; r++)
             if (of[r].known)
                 fprintf(p->out, "%s{%s,rank=\"%d\"} %.10g\n", p->name, p->labels, r,
@@ -517,44 +392,35 @@ static void ranks_of_job(struct hzp_page *p, struct hzp_server *server)
         hzp_link_state(engine->parts.link, &link);
         now.wire_bytes = link.wire_bytes;
     }
-    hzp_page_counter(p, "hzpserve_link_bytes_total", (double)now.wire_bytes,
-                     "Bytes that rank 0 has sent.");
+    hzp_page_put(p, "hzpserve_link_bytes_total", (double)now.wire_bytes);
     free(of);
 }
 
 static void counted(struct hzp_page *p, struct hzp_metrics *m)
 {
-    hzp_page_head(p, "vllm:request_success_total", "counter",
-                  "Choices that ended, by finish reason.");
+    hzp_page_head(p, "vllm:request_success_total");
     for (int i = 0; i < HZP_COUNT(m->reason); i++)
         hzp_page_labelled(p, "finished_reason", m->reason[i].name, (double)m->reason[i].count);
-    hzp_page_histogram(p, "vllm:time_to_first_token_seconds", &m->ttft, "Time to the first token.");
-    hzp_page_histogram(p, "vllm:inter_token_latency_seconds", &m->itl, "Time between two tokens.");
-    hzp_page_histogram(p, "vllm:e2e_request_latency_seconds", &m->e2e, "Time to the last token.");
-    hzp_page_histogram(p, "vllm:request_queue_time_seconds", &m->queue, "Time in the queue.");
-    hzp_page_histogram(p, "vllm:request_inference_time_seconds", &m->inference,
-                       "Time with KV pages.");
-    hzp_page_histogram(p, "vllm:request_prefill_time_seconds", &m->prefill, "Time of the prompt.");
-    hzp_page_histogram(p, "vllm:request_decode_time_seconds", &m->decode,
-                       "Time from first to last token.");
-    hzp_page_histogram(p, "vllm:request_prompt_tokens", &m->prompt_tokens, "Tokens of prompts.");
-    hzp_page_histogram(p, "vllm:request_time_per_output_token_seconds", &m->per_token,
-                       "Mean time between a request's tokens.");
-    hzp_page_histogram(p, "vllm:request_generation_tokens", &m->generated, "Tokens generated.");
-    hzp_page_histogram(p, "vllm:request_max_num_generation_tokens", &m->longest,
-                       "Tokens generated by a request's longest choice.");
-    hzp_page_histogram(p, "vllm:request_params_n", &m->n, "What requests asked for: n.");
-    hzp_page_histogram(p, "vllm:request_params_max_tokens", &m->max_tokens,
-                       "What requests asked for: max_tokens.");
-    hzp_page_counter(p, "hzpserve_train_update_seconds_total", m->update_seconds,
-                     "Time from begin to end of updates, added up.");
+    hzp_page_histogram(p, "vllm:time_to_first_token_seconds", &m->ttft);
+    hzp_page_histogram(p, "vllm:inter_token_latency_seconds", &m->itl);
+    hzp_page_histogram(p, "vllm:e2e_request_latency_seconds", &m->e2e);
+    hzp_page_histogram(p, "vllm:request_queue_time_seconds", &m->queue);
+    hzp_page_histogram(p, "vllm:request_inference_time_seconds", &m->inference);
+    hzp_page_histogram(p, "vllm:request_prefill_time_seconds", &m->prefill);
+    hzp_page_histogram(p, "vllm:request_decode_time_seconds", &m->decode);
+    hzp_page_histogram(p, "vllm:request_prompt_tokens", &m->prompt_tokens);
+    hzp_page_histogram(p, "vllm:request_time_per_output_token_seconds", &m->per_token);
+    hzp_page_histogram(p, "vllm:request_generation_tokens", &m->generated);
+    hzp_page_histogram(p, "vllm:request_max_num_generation_tokens", &m->longest);
+    hzp_page_histogram(p, "vllm:request_params_n", &m->n);
+    hzp_page_histogram(p, "vllm:request_params_max_tokens", &m->max_tokens);
+    hzp_page_put(p, "hzpserve_train_update_seconds_total", m->update_seconds);
 }
 
 static void http(struct hzp_page *p, const struct hzp_metrics *m)
 {
     char labels[128];
-    hzp_page_head(p, "http_requests_total", "counter",
-                  "Answers by route, method and class of status, but for probes.");
+    hzp_page_head(p, "http_requests_total");
     for (int i = 0; i < m->times; i++)
         for (int class = 1; class <= 5; class ++) {
             uint64_t count = hzp_metrics_http_class(m, i, class);
@@ -563,15 +429,13 @@ static void http(struct hzp_page *p, const struct hzp_metrics *m)
                         "http_requests_total{handler=\"%s\",method=\"%s\",status=\"%dxx\"} %llu\n",
                         m->time[i].handler, m->time[i].method, class, (unsigned long long)count);
         }
-    hzp_page_head(p, "http_request_duration_seconds", "histogram",
-                  "Time from a request's head to the end of its answer, but for probes.");
+    hzp_page_head(p, "http_request_duration_seconds");
     for (int i = 0; i < m->times; i++) {
         snprintf(labels, sizeof(labels), "handler=\"%s\",method=\"%s\"", m->time[i].handler,
                  m->time[i].method);
         hzp_page_buckets(p, "http_request_duration_seconds", labels, &m->time[i].seconds);
     }
-    hzp_page_head(p, "hzpserve_http_responses_total", "counter",
-                  "Requests by route, method and status, all of them; 0: the client disconnected.");
+    hzp_page_head(p, "hzpserve_http_responses_total");
     for (int i = 0; i < m->https; i++)
         fprintf(p->out,
                 "hzpserve_http_responses_total{handler=\"%s\",method=\"%s\",status=\"%d\"} %llu\n",
@@ -598,23 +462,20 @@ static void process(struct hzp_page *p)
     clock_gettime(CLOCK_REALTIME, &real);
     clock_gettime(CLOCK_BOOTTIME, &boot);
     double began = (double)(real.tv_sec - boot.tv_sec) + (double)start / (double)ticks;
-    hzp_page_plain(p, "process_cpu_seconds_total", "counter",
-                   (double)(user + system) / (double)ticks, "Processor time of the process.");
-    hzp_page_plain(p, "process_resident_memory_bytes", "gauge",
-                   (double)pages * (double)sysconf(_SC_PAGESIZE), "Resident memory.");
-    hzp_page_plain(p, "process_start_time_seconds", "gauge", began,
-                   "Start of the process, unix time.");
+    hzp_page_plain(p, "process_cpu_seconds_total", (double)(user + system) / (double)ticks);
+    hzp_page_plain(p, "process_resident_memory_bytes",
+                   (double)pages * (double)sysconf(_SC_PAGESIZE));
+    hzp_page_plain(p, "process_start_time_seconds", began);
     int files = 0;
     DIR *dir = opendir("/proc/self/fd");
     while (dir && readdir(dir))
         files++;
     if (dir)
         closedir(dir);
-    hzp_page_plain(p, "process_open_fds", "gauge", HZP_MAX(files - 3, 0), "Open file descriptors.");
+    hzp_page_plain(p, "process_open_fds", HZP_MAX(files - 3, 0));
     struct rlimit limit;
     if (getrlimit(RLIMIT_NOFILE, &limit) == 0)
-        hzp_page_plain(p, "process_max_fds", "gauge", (double)limit.rlim_cur,
-                       "Most open file descriptors.");
+        hzp_page_plain(p, "process_max_fds", (double)limit.rlim_cur);
 }
 
 /* Processor time of the threads that speak HTTP, by their names, in seconds. */
@@ -653,31 +514,19 @@ static void connections(struct hzp_page *p, struct hzp_server *server)
 {
     struct hzp_door_stats d;
     hzp_door_read_stats(server->door, &d);
-    hzp_page_gauge(p, "hzpserve_connections", (double)d.open, "Open connections.");
-    hzp_page_gauge(p, "hzpserve_connections_max", (double)server->settings->connections_max,
-                   "Most open connections (--max-connections).");
-    hzp_page_counter(p, "hzpserve_connections_accepted_total", (double)d.accepted,
-                     "Connections accepted.");
-    hzp_page_counter(p, "hzpserve_connections_refused_total", (double)d.refused,
-                     "Connections answered 503 or 429 for lack of a place.");
-    hzp_page_counter(p, "hzpserve_connections_timed_out_total", (double)d.timed_out,
-                     "Connections ended at a deadline.");
-    hzp_page_counter(p, "hzpserve_connections_made_way_total", (double)d.made_way,
-                     "Idle connections ended for new ones.");
-    hzp_page_counter(p, "hzpserve_descriptors_exhausted_total", (double)d.descriptors_exhausted,
-                     "Times that connections waited for a descriptor.");
-    hzp_page_gauge(p, "hzpserve_body_bytes", (double)atomic_load(&server->bodies),
-                   "Memory of requests: bodies, what is read of them, and answers.");
-    hzp_page_counter(p, "hzpserve_unknown_fields_total",
-                     (double)atomic_load(&server->unknown.fields),
-                     "Fields of requests that were not known and ignored.");
-    hzp_page_counter(p, "hzpserve_http_cpu_seconds_total", http_seconds(),
-                     "Processor time of the threads that speak HTTP.");
-    hzp_page_gauge(p, "hzpserve_stream_join_seconds",
-                   (double)hzp_notify_window(server->notify) * 1e-9,
-                   "How long a stream's next token waits at most for further ones.");
-    hzp_page_counter(p, "hzpserve_stream_tokens_joined_total", (double)atomic_load(&server->joined),
-                     "Tokens of streams written together with an earlier one of their stream.");
+    hzp_page_put(p, "hzpserve_connections", (double)d.open);
+    hzp_page_put(p, "hzpserve_connections_max", (double)server->settings->connections_max);
+    hzp_page_put(p, "hzpserve_connections_accepted_total", (double)d.accepted);
+    hzp_page_put(p, "hzpserve_connections_refused_total", (double)d.refused);
+    hzp_page_put(p, "hzpserve_connections_timed_out_total", (double)d.timed_out);
+    hzp_page_put(p, "hzpserve_connections_made_way_total", (double)d.made_way);
+    hzp_page_put(p, "hzpserve_descriptors_exhausted_total", (double)d.descriptors_exhausted);
+    hzp_page_put(p, "hzpserve_body_bytes", (double)atomic_load(&server->bodies));
+    hzp_page_put(p, "hzpserve_unknown_fields_total", (double)atomic_load(&server->unknown.fields));
+    hzp_page_put(p, "hzpserve_http_cpu_seconds_total", http_seconds());
+    hzp_page_put(p, "hzpserve_stream_join_seconds",
+                 (double)hzp_notify_window(server->notify) * 1e-9);
+    hzp_page_put(p, "hzpserve_stream_tokens_joined_total", (double)atomic_load(&server->joined));
 }
 
 static void grammars(struct hzp_page *p, struct hzp_server *server)
@@ -687,12 +536,10 @@ static void grammars(struct hzp_page *p, struct hzp_server *server)
     hzp_structures_read_stats(server->engine->parts.structures, &s);
     for (int i = 0; i < HZP_SERVER_LANES; i++)
         in_work += hzp_pool_load(server->lane[i]);
-    hzp_page_gauge(p, "hzpserve_grammars_in_work", in_work,
-                   "Requests whose grammar is being made, or waits for its turn.");
-    hzp_page_gauge(p, "hzpserve_grammars_kept", s.kept,
-                   "Grammars that are kept for further requests.");
-    hzp_page_gauge(p, "hzpserve_grammars_kept_bytes", (double)s.bytes, "Their memory.");
-    hzp_page_counter(p, "hzpserve_grammars_made_total", (double)s.made, "Grammars made.");
+    hzp_page_put(p, "hzpserve_grammars_in_work", in_work);
+    hzp_page_put(p, "hzpserve_grammars_kept", s.kept);
+    hzp_page_put(p, "hzpserve_grammars_kept_bytes", (double)s.bytes);
+    hzp_page_put(p, "hzpserve_grammars_made_total", (double)s.made);
 }
 
 char *hzp_metrics_page(struct hzp_server *server)
@@ -712,7 +559,7 @@ char *hzp_metrics_page(struct hzp_server *server)
     versions(&page, server);
     training(&page, server);
     ranks_of_job(&page, server);
-    hzp_replicas_metrics(server->engine, page.labels, page.out);
+    hzp_replicas_metrics(&page, server->engine);
     hzp_rollouts_metrics(&page, server->engine);
     /* Copies the counters, so that the lock is not held while the page is written. */
     struct hzp_metrics *copy = hzp_xmalloc(sizeof(*copy));

@@ -1,12 +1,27 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "api/http/routes/metrics_text.h"
 
+#include <stdlib.h>
 #include <string.h>
 
-void hzp_page_head(struct hzp_page *p, const char *name, const char *type, const char *help)
+static int by_name(const void *name, const void *row)
 {
+    return strcmp(name, ((const struct hzp_metric_row *)row)->name);
+}
+
+static const struct hzp_metric_row *find(const char *name)
+{
+    const struct hzp_metric_row *row =
+        bsearch(name, hzp_metric_rows, (size_t)hzp_metric_count, sizeof(*hzp_metric_rows), by_name);
+    HZP_ASSERT(row);
+    return row;
+}
+
+void hzp_page_head(struct hzp_page *p, const char *name)
+{
+    const struct hzp_metric_row *row = find(name);
     p->name = name;
-    fprintf(p->out, "# HELP %s %s\n# TYPE %s %s\n", name, help, name, type);
+    fprintf(p->out, "# HELP %s %s\n# TYPE %s %s\n", name, row->help, name, row->type);
 }
 
 void hzp_page_labelled(struct hzp_page *p, const char *label, const char *text, double value)
@@ -14,23 +29,17 @@ void hzp_page_labelled(struct hzp_page *p, const char *label, const char *text, 
     fprintf(p->out, "%s{%s,%s=\"%s\"} %.15g\n", p->name, p->labels, label, text, value);
 }
 
-void hzp_page_gauge(struct hzp_page *p, const char *name, double value, const char *help)
+void hzp_page_put(struct hzp_page *p, const char *name, double value)
 {
-    hzp_page_head(p, name, "gauge", help);
-    fprintf(p->out, "%s{%s} %.10g\n", name, p->labels, value);
+    int digits = strcmp(find(name)->type, "counter") ? 10 : 15;
+    hzp_page_head(p, name);
+    fprintf(p->out, "%s{%s} %.*g\n", name, p->labels, digits, value);
 }
 
-void hzp_page_plain(struct hzp_page *p, const char *name, const char *type, double value,
-                    const char *help)
+void hzp_page_plain(struct hzp_page *p, const char *name, double value)
 {
-    hzp_page_head(p, name, type, help);
+    hzp_page_head(p, name);
     fprintf(p->out, "%s %.15g\n", name, value);
-}
-
-void hzp_page_counter(struct hzp_page *p, const char *name, double value, const char *help)
-{
-    hzp_page_head(p, name, "counter", help);
-    fprintf(p->out, "%s{%s} %.15g\n", name, p->labels, value);
 }
 
 /* A bound as Python's client writes it, because boards select buckets by that text: with a decimal
@@ -60,10 +69,9 @@ void hzp_page_buckets(struct hzp_page *p, const char *name, const char *labels,
             (unsigned long long)h->count);
 }
 
-void hzp_page_histogram(struct hzp_page *p, const char *name, const struct hzp_histogram *h,
-                        const char *help)
+void hzp_page_histogram(struct hzp_page *p, const char *name, const struct hzp_histogram *h)
 {
-    hzp_page_head(p, name, "histogram", help);
+    hzp_page_head(p, name);
     hzp_page_buckets(p, name, p->labels, h);
 }
 

@@ -16,20 +16,24 @@ struct hzp_page {
     const char *name; /* the metric that is being written */
 };
 
-/* The lines in front of a metric's values. */
-void hzp_page_head(struct hzp_page *p, const char *name, const char *type, const char *help);
+/* All metrics by their names in order: metrics.json, of which the build makes metric_rows.c. */
+struct hzp_metric_row {
+    const char *name, *type, *help;
+};
+extern const struct hzp_metric_row hzp_metric_rows[];
+extern const int hzp_metric_count;
+
+/* The lines in front of a metric's values.  The name is a row's, here and below. */
+void hzp_page_head(struct hzp_page *p, const char *name);
 
 /* A value of the metric whose head was written last, with one more label. */
 void hzp_page_labelled(struct hzp_page *p, const char *label, const char *text, double value);
 
 /* A metric with one value, which has the page's labels; plain: without labels. */
-void hzp_page_gauge(struct hzp_page *p, const char *name, double value, const char *help);
-void hzp_page_counter(struct hzp_page *p, const char *name, double value, const char *help);
-void hzp_page_plain(struct hzp_page *p, const char *name, const char *type, double value,
-                    const char *help);
+void hzp_page_put(struct hzp_page *p, const char *name, double value);
+void hzp_page_plain(struct hzp_page *p, const char *name, double value);
 
-void hzp_page_histogram(struct hzp_page *p, const char *name, const struct hzp_histogram *h,
-                        const char *help);
+void hzp_page_histogram(struct hzp_page *p, const char *name, const struct hzp_histogram *h);
 /* Its values alone, with these labels. */
 void hzp_page_buckets(struct hzp_page *p, const char *name, const char *labels,
                       const struct hzp_histogram *h);

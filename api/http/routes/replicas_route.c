@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* GET /v1/ranks: ranks that serve.  POST /v1/ranks/{rank}/drain, /resume. */
 #include "api/http/routes/replicas_route.h"
+
+#include "api/http/routes/metrics_text.h"
 #include "api/http/routes/operator.h"
 #include "api/http/routes/route.h"
 #include "api/http/routes/routes.h"
@@ -105,28 +107,22 @@ enum MHD_Result hzp_route_rank_post(struct hzp_exchange *x)
 /* ---- metrics ---- */
 
 static const struct {
-    const char *name, *type, *help;
+    const char *name;
     bool down; /* also of ranks that are not up */
 } metrics[] = {
-    {"hzpserve_replica_up", "gauge", "1: the rank serves requests.", true},
-    {"hzpserve_replica_draining", "gauge", "1: the rank gets no new requests.", true},
-    {"hzpserve_replica_requests", "gauge", "Requests that the rank has and has not ended.", true},
-    {"hzpserve_replica_requests_total", "counter", "Requests that the rank was given.", true},
-    {"hzpserve_replica_moved_total", "counter",
-     "Requests of the rank that began again on another one.", true},
-    {"hzpserve_replica_weights_version", "gauge", "The version that the rank serves.", false},
-    {"hzpserve_replica_staleness_steps", "gauge",
-     "Updates by which the rank's version trails the newest finished one.", false},
-    {"hzpserve_replica_stale_total", "counter",
-     "Versions of the rank that were seen to trail by more than one update.", true},
-    {"hzpserve_replica_running", "gauge", "Requests that run on the rank.", false},
-    {"hzpserve_replica_waiting", "gauge", "Requests that wait on the rank.", false},
-    {"hzpserve_replica_kv_usage", "gauge", "Part of the rank's KV pages that sequences use.",
-     false},
-    {"hzpserve_replica_prompt_tokens_total", "counter", "Prompt tokens of the rank's process.",
-     false},
-    {"hzpserve_replica_generated_tokens_total", "counter",
-     "Tokens that the rank's process has generated.", false},
+    {"hzpserve_replica_up", true},
+    {"hzpserve_replica_draining", true},
+    {"hzpserve_replica_requests", true},
+    {"hzpserve_replica_requests_total", true},
+    {"hzpserve_replica_moved_total", true},
+    {"hzpserve_replica_weights_version", false},
+    {"hzpserve_replica_staleness_steps", false},
+    {"hzpserve_replica_stale_total", true},
+    {"hzpserve_replica_running", false},
+    {"hzpserve_replica_waiting", false},
+    {"hzpserve_replica_kv_usage", false},
+    {"hzpserve_replica_prompt_tokens_total", false},
+    {"hzpserve_replica_generated_tokens_total", false},
 };
 
 /* The rank's value of a metric of the table. */
@@ -151,7 +147,7 @@ static double value_of(const struct hzp_front_rank *is, int metric)
     return value[metric];
 }
 
-void hzp_replicas_metrics(const struct hzp_engine *engine, const char *labels, FILE *out)
+void hzp_replicas_metrics(struct hzp_page *page, const struct hzp_engine *engine)
 {
     if (!engine->front)
         return;
@@ -160,11 +156,10 @@ void hzp_replicas_metrics(const struct hzp_engine *engine, const char *labels, F
     for (int r = 0; r < ranks; r++)
         hzp_front_rank(engine->front, r, &is[r]);
     for (int i = 0; i < HZP_COUNT(metrics); i++) {
-        fprintf(out, "# HELP %s %s\n# TYPE %s %s\n", metrics[i].name, metrics[i].help,
-                metrics[i].name, metrics[i].type);
+        hzp_page_head(page, metrics[i].name);
         for (int r = 0; r < ranks; r++)
             if (is[r].up || metrics[i].down)
-                fprintf(out, "%s{%s,rank=\"%d\"} %.10g\n", metrics[i].name, labels, r,
+                fprintf(page->out, "%s{%s,rank=\"%d\"} %.10g\n", page->name, page->labels, r,
                         value_of(&is[r], i));
     }
     free(is);

@@ -8,8 +8,6 @@
 
 #include "api/http/wire/http.h"
 
-#include <stdio.h>
-
 /* The ranks as an array of objects; NULL: this process serves alone. */
 json_t *hzp_replicas_json(const struct hzp_engine *engine);
 
@@ -19,7 +17,8 @@ int64_t hzp_replicas_staleness(const struct hzp_engine *engine, int64_t own);
 /* The first rank that should serve and does not, and why; -1: none. */
 int hzp_replicas_missing(const struct hzp_engine *engine, char *why, size_t size);
 
-/* Writes the metrics of ranks, a line for each; labels: those that all metrics have. */
-void hzp_replicas_metrics(const struct hzp_engine *engine, const char *labels, FILE *out);
+/* Writes the metrics of ranks, a line for each. */
+struct hzp_page;
+void hzp_replicas_metrics(struct hzp_page *page, const struct hzp_engine *engine);
 
 #endif

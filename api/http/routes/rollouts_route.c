@@ -227,29 +227,16 @@ void hzp_rollouts_metrics(struct hzp_page *page, const struct hzp_engine *engine
     if (!engine->rollouts)
         return;
     hzp_rollouts_read_stats(engine->rollouts, &s);
-    const struct {
-        const char *name;
-        bool counts;
-        double value;
-        const char *help;
-    } row[] = {
-        {"jobs", false, s.jobs, "Jobs of rollouts that have not ended."},
-        {"running", false, s.members, "Answers of rollouts that are being made."},
-        {"waiting", false, s.waiting, "Answers that wait for a client's reward."},
-        {"groups_ready", false, s.ready, "Groups of answers that wait for their update."},
-        {"samples_total", true, (double)s.samples, "Answers committed to be learned."},
-        {"groups_dropped_total", true, (double)s.dropped,
-         "Groups that taught nothing: all answers had the same reward."},
-        {"lost_total", true, (double)s.lost, "Answers that got no reward."},
-        {"stale_total", true, (double)s.stale, "Answers left out as too old for an update."},
-        {"late_total", true, (double)s.late, "Answers learned later than they should be."},
-        {"updates_total", true, (double)s.updates, "Updates learned from rollouts."},
-        {"reward_mean", false, s.reward_mean, "Mean reward before the newest such update."},
-        {"staleness", false, (double)s.staleness, "Largest staleness in that update."},
-    };
-    for (int i = 0; i < HZP_COUNT(row); i++) {
-        char name[64];
-        snprintf(name, sizeof(name), "hzpserve_rollouts_%s", row[i].name);
-        (row[i].counts ? hzp_page_counter : hzp_page_gauge)(page, name, row[i].value, row[i].help);
-    }
+    hzp_page_put(page, "hzpserve_rollouts_jobs", s.jobs);
+    hzp_page_put(page, "hzpserve_rollouts_running", s.members);
+    hzp_page_put(page, "hzpserve_rollouts_waiting", s.waiting);
+    hzp_page_put(page, "hzpserve_rollouts_groups_ready", s.ready);
+    hzp_page_put(page, "hzpserve_rollouts_samples_total", (double)s.samples);
+    hzp_page_put(page, "hzpserve_rollouts_groups_dropped_total", (double)s.dropped);
+    hzp_page_put(page, "hzpserve_rollouts_lost_total", (double)s.lost);
+    hzp_page_put(page, "hzpserve_rollouts_stale_total", (double)s.stale);
+    hzp_page_put(page, "hzpserve_rollouts_late_total", (double)s.late);
+    hzp_page_put(page, "hzpserve_rollouts_updates_total", (double)s.updates);
+    hzp_page_put(page, "hzpserve_rollouts_reward_mean", s.reward_mean);
+    hzp_page_put(page, "hzpserve_rollouts_staleness", (double)s.staleness);
 }
