@@ -2,16 +2,14 @@
 #include "text/tokenizer/decoder.h"
 
 #include "base/arena.h"
-#include "text/chars/utf8.h"
 #include "text/tokenizer/tokenizer_json.h"
 #include "text/tokenizer/vocab.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-#define STAGES_MAX  32
-#define NESTING_MAX 8
-#define STRIP_MAX   64
+#define STAGES_MAX 32
+#define STRIP_MAX  64
 
 enum kind { REPLACE, METASPACE, STRIP, BYTE_FALLBACK, BYTE_LEVEL };
 
@@ -36,13 +34,6 @@ static int load_count(const json_t *json, const char *name, const char *where, i
     return HZP_OK;
 }
 
-static void set_content(struct hzp_decoder_stage *stage, const json_t *content)
-{
-    stage->bytes = json_string_length(content);
-    stage->content = hzp_xmalloc(stage->bytes + 1);
-    memcpy(stage->content, json_string_value(content), stage->bytes + 1);
-}
-
 static int load_metaspace(struct hzp_decoder *decoder, struct hzp_decoder_stage *stage,
                           const json_t *json, const char *where, struct hzp_err_text *reterr)
 {
@@ -64,46 +55,49 @@ static int load_strip(struct hzp_decoder *decoder, struct hzp_decoder_stage *sta
                       const json_t *json, const char *where, struct hzp_err_text *reterr)
 {
     const json_t *content;
-    HZP_TRY(hzp_tokjson_string(json, "content", where, &content, reterr));
+    HZP_TRY(hzp_tokjson_character(json, "content", where, &content, reterr));
     HZP_TRY(load_count(json, "start", where, &stage->start, reterr));
     HZP_TRY(load_count(json, "stop", where, &stage->stop, reterr));
-    const char *text = json_string_value(content);
-    size_t bytes = json_string_length(content);
-    if (bytes == 0 || bytes != (size_t)hzp_utf8_step((uint8_t)*text))
-        return hzp_fail(reterr, HZP_EFORMAT, "%s: content must be one character", where);
     if (!fused) {
         stage->kind = STRIP;
-        set_content(stage, content);
+        stage->content = hzp_tokjson_copy(content, &stage->bytes);
         return HZP_OK;
     }
     if (decoder->strip_bytes != 0)
         return hzp_fail(reterr, HZP_EUNSUP, "%s: more than one Strip behind Fuse", where);
-    memcpy(decoder->strip, text, bytes);
-    decoder->strip_bytes = (int)bytes;
+    decoder->strip_bytes = (int)json_string_length(content);
+    memcpy(decoder->strip, json_string_value(content), (size_t)decoder->strip_bytes);
     decoder->strip_start = stage->start;
     decoder->strip_stop = stage->stop;
     decoder->n--; /* it is no stage of one token */
     return HZP_OK;
 }
 
-static int load_one(struct hzp_decoder *decoder, bool *fused, const char *type, const json_t *json,
-                    const char *where, struct hzp_err_text *reterr)
+struct loading {
+    struct hzp_decoder *decoder;
+    bool fused;
+};
+
+static int load_one(void *ctx, const char *type, const json_t *json, const char *where,
+                    struct hzp_err_text *reterr)
 {
+    struct loading *l = ctx;
+    struct hzp_decoder *decoder = l->decoder;
     if (strcmp(type, "Fuse") == 0) {
-        *fused = true;
+        l->fused = true;
         return HZP_OK;
     }
     if (decoder->n == STAGES_MAX)
         return hzp_fail(reterr, HZP_EUNSUP, "%s: more than %d stages", where, STAGES_MAX);
     struct hzp_decoder_stage *stage = &decoder->stages[decoder->n++];
     if (strcmp(type, "Strip") == 0)
-        return load_strip(decoder, stage, *fused, json, where, reterr);
-    if (*fused)
+        return load_strip(decoder, stage, l->fused, json, where, reterr);
+    if (l->fused)
         return hzp_fail(reterr, HZP_EUNSUP, "%s: \"%.60s\" behind Fuse or ByteLevel", where, type);
     if (strcmp(type, "ByteLevel") == 0) {
         stage->kind = BYTE_LEVEL;
         decoder->join = HZP_DECODER_BYTES;
-        *fused = true;
+        l->fused = true;
         return HZP_OK;
     }
     if (strcmp(type, "ByteFallback") == 0) {
@@ -118,41 +112,22 @@ static int load_one(struct hzp_decoder *decoder, bool *fused, const char *type, 
         HZP_TRY(hzp_tokjson_string(json, "content", where, &content, reterr));
         HZP_TRY(hzp_pattern_json(json_object_get(json, "pattern"), where, &stage->pattern, reterr));
         stage->kind = REPLACE;
-        set_content(stage, content);
+        stage->content = hzp_tokjson_copy(content, &stage->bytes);
         return HZP_OK;
     }
     return hzp_fail(reterr, HZP_EUNSUP, "%s: type \"%.60s\" is not supported", where, type);
 }
 
-static int load(struct hzp_decoder *decoder, bool *fused, const json_t *json, int depth,
-                const char *where, struct hzp_err_text *reterr)
-{
-    const char *type;
-    HZP_TRY(hzp_tokjson_type(json, where, &type, reterr));
-    if (strcmp(type, "Sequence") != 0)
-        return load_one(decoder, fused, type, json, where, reterr);
-    const json_t *list = json_object_get(json, "decoders");
-    if (!json_is_array(list) || depth == NESTING_MAX)
-        return hzp_fail(reterr, HZP_EFORMAT, "%s: a Sequence without a list, or nested deeply",
-                        where);
-    size_t i;
-    json_t *item;
-    json_array_foreach(list, i, item) HZP_TRY(load(decoder, fused, item, depth + 1, where, reterr));
-    return HZP_OK;
-}
-
 int hzp_decoder_load(const json_t *json, const char *path, struct hzp_decoder *ret,
                      struct hzp_err_text *reterr)
 {
-    char where[300];
-    bool fused = false;
-    hzp_tokjson_where(where, sizeof(where), path, "decoder");
+    struct loading l = {.decoder = ret};
     *ret = (struct hzp_decoder){.join = HZP_DECODER_SPACED};
     if (json == NULL || json_is_null(json))
         return HZP_OK;
     ret->join = HZP_DECODER_TEXT;
     ret->stages = hzp_xcalloc(STAGES_MAX, sizeof(*ret->stages));
-    return load(ret, &fused, json, 0, where, reterr);
+    return hzp_tokjson_parts(json, path, "decoder", "decoders", load_one, &l, reterr);
 }
 
 void hzp_decoder_fini(struct hzp_decoder *decoder)
@@ -163,26 +138,6 @@ void hzp_decoder_fini(struct hzp_decoder *decoder)
     }
     free(decoder->stages);
     *decoder = (struct hzp_decoder){0};
-}
-
-static int replace(const struct hzp_decoder_stage *stage, struct hzp_matcher *matcher,
-                   const char *text, size_t bytes, const char *content, size_t content_bytes,
-                   struct hzp_textbuf *out)
-{
-    size_t done = 0, at = 0, from, to;
-    while (at <= bytes) {
-        int r = hzp_pattern_find(stage->pattern, matcher, text, bytes, at, &from, &to);
-        if (r < 0)
-            return r;
-        if (r == 0)
-            break;
-        HZP_TRY(hzp_textbuf_append(out, text + done, from - done));
-        HZP_TRY(hzp_textbuf_append(out, content, content_bytes));
-        done = at = to;
-        if (from == to)
-            at += at < bytes ? (size_t)hzp_utf8_step((uint8_t)text[at]) : 1;
-    }
-    return hzp_textbuf_append(out, text + done, bytes - done);
 }
 
 static int strip(const struct hzp_decoder_stage *stage, const char *text, size_t bytes,
@@ -254,11 +209,12 @@ int hzp_decoder_render(const struct hzp_decoder *decoder, struct hzp_matcher *ma
             r = hzp_textbuf_append(out, &put, 1);
             goto out;
         case REPLACE:
-            HZP_TRY_GOTO(replace(stage, matcher, text, bytes, stage->content, stage->bytes, to));
+            HZP_TRY_GOTO(hzp_pattern_replace(stage->pattern, matcher, text, bytes, stage->content,
+                                             stage->bytes, to));
             break;
         case METASPACE:
-            HZP_TRY_GOTO(
-                replace(stage, matcher, text, bytes, " ", first && stage->prefixed ? 0 : 1, to));
+            HZP_TRY_GOTO(hzp_pattern_replace(stage->pattern, matcher, text, bytes, " ",
+                                             first && stage->prefixed ? 0 : 1, to));
             break;
         case STRIP:
             HZP_TRY_GOTO(strip(stage, text, bytes, to));

@@ -9,8 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define STEPS_MAX   64
-#define NESTING_MAX 8
+#define STEPS_MAX 64
 
 enum kind { PREPEND, REPLACE, FORM, LOWER, STRIP, STRIP_MARKS };
 
@@ -28,17 +27,14 @@ struct hzp_normalizer {
     int n;
 };
 
-static void content_set(struct step *step, const json_t *content)
-{
-    step->bytes = json_string_length(content);
-    step->content = hzp_xmalloc(step->bytes + 1);
-    memcpy(step->content, json_string_value(content), step->bytes + 1);
-}
-
-static int load_step(struct step *step, const char *type, const json_t *json, const char *where,
+static int load_step(void *ctx, const char *type, const json_t *json, const char *where,
                      struct hzp_err_text *reterr)
 {
     static const char *const forms[] = {"NFC", "NFD", "NFKC", "NFKD"};
+    struct hzp_normalizer *normalizer = ctx;
+    if (normalizer->n == STEPS_MAX)
+        return hzp_fail(reterr, HZP_EUNSUP, "%s: more than %d steps", where, STEPS_MAX);
+    struct step *step = &normalizer->steps[normalizer->n++];
     for (int f = 0; f < HZP_COUNT(forms); f++)
         if (strcmp(type, forms[f]) == 0) {
             step->kind = FORM;
@@ -57,46 +53,25 @@ static int load_step(struct step *step, const char *type, const json_t *json, co
         const json_t *content;
         HZP_TRY(hzp_tokjson_string(json, "prepend", where, &content, reterr));
         step->kind = PREPEND;
-        content_set(step, content);
+        step->content = hzp_tokjson_copy(content, &step->bytes);
     } else if (strcmp(type, "Replace") == 0) {
         const json_t *content;
         HZP_TRY(hzp_tokjson_string(json, "content", where, &content, reterr));
         HZP_TRY(hzp_pattern_json(json_object_get(json, "pattern"), where, &step->pattern, reterr));
         step->kind = REPLACE;
-        content_set(step, content);
+        step->content = hzp_tokjson_copy(content, &step->bytes);
     } else {
         return hzp_fail(reterr, HZP_EUNSUP, "%s: type \"%.60s\" is not supported", where, type);
     }
     return HZP_OK;
 }
 
-static int load(struct hzp_normalizer *normalizer, const json_t *json, int depth, const char *where,
-                struct hzp_err_text *reterr)
-{
-    const char *type;
-    HZP_TRY(hzp_tokjson_type(json, where, &type, reterr));
-    if (strcmp(type, "Sequence") == 0) {
-        const json_t *list = json_object_get(json, "normalizers");
-        if (!json_is_array(list) || depth == NESTING_MAX)
-            return hzp_fail(reterr, HZP_EFORMAT, "%s: a Sequence without a list, or nested deeply",
-                            where);
-        size_t i;
-        json_t *item;
-        json_array_foreach(list, i, item) HZP_TRY(load(normalizer, item, depth + 1, where, reterr));
-        return HZP_OK;
-    }
-    if (normalizer->n == STEPS_MAX)
-        return hzp_fail(reterr, HZP_EUNSUP, "%s: more than %d steps", where, STEPS_MAX);
-    return load_step(&normalizer->steps[normalizer->n++], type, json, where, reterr);
-}
-
 int hzp_normalizer_load(const json_t *json, const char *path, struct hzp_normalizer **ret,
                         struct hzp_err_text *reterr)
 {
-    char where[300];
-    hzp_tokjson_where(where, sizeof(where), path, "normalizer");
     struct hzp_normalizer *normalizer = hzp_xcalloc(1, sizeof(*normalizer));
-    int r = json == NULL || json_is_null(json) ? HZP_OK : load(normalizer, json, 0, where, reterr);
+    int r =
+        hzp_tokjson_parts(json, path, "normalizer", "normalizers", load_step, normalizer, reterr);
     if (r < 0)
         hzp_normalizer_free(normalizer);
     else
@@ -113,26 +88,6 @@ void hzp_normalizer_free(struct hzp_normalizer *normalizer)
         free(normalizer->steps[i].content);
     }
     free(normalizer);
-}
-
-static int replace(const struct step *step, struct hzp_matcher *matcher, const char *text,
-                   size_t bytes, struct hzp_textbuf *out)
-{
-    size_t done = 0, at = 0, from, to;
-    while (at <= bytes) {
-        int r = hzp_pattern_find(step->pattern, matcher, text, bytes, at, &from, &to);
-        if (r < 0)
-            return r;
-        if (r == 0)
-            break;
-        HZP_TRY(hzp_textbuf_append(out, text + done, from - done));
-        HZP_TRY(hzp_textbuf_append(out, step->content, step->bytes));
-        done = to;
-        at = to;
-        if (from == to) /* an empty match: look on behind the next character */
-            at += at < bytes ? (size_t)hzp_utf8_step((uint8_t)text[at]) : 1;
-    }
-    return hzp_textbuf_append(out, text + done, bytes - done);
 }
 
 static void strip(const struct step *step, const char **text, size_t *bytes)
@@ -178,7 +133,8 @@ int hzp_normalizer_run(const struct hzp_normalizer *normalizer, struct hzp_match
             HZP_TRY(hzp_textbuf_append(out, text, bytes));
             break;
         case REPLACE:
-            HZP_TRY(replace(step, matcher, text, bytes, out));
+            HZP_TRY(hzp_pattern_replace(step->pattern, matcher, text, bytes, step->content,
+                                        step->bytes, out));
             break;
         case LOWER:
             HZP_TRY(hzp_unicode_lower(text, bytes, out));

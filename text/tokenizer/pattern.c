@@ -2,7 +2,7 @@
 #include "text/tokenizer/pattern.h"
 
 #include "base/arena.h"
-#include "text/chars/textbuf.h"
+#include "text/chars/utf8.h"
 
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include <pcre2.h>
@@ -247,4 +247,24 @@ int hzp_pattern_find(const struct hzp_pattern *pattern, struct hzp_matcher *matc
     *from = range[0];
     *to = range[1];
     return 1;
+}
+
+int hzp_pattern_replace(const struct hzp_pattern *pattern, struct hzp_matcher *matcher,
+                        const char *text, size_t bytes, const char *by, size_t by_bytes,
+                        struct hzp_textbuf *out)
+{
+    size_t done = 0, at = 0, from, to;
+    while (at <= bytes) {
+        int r = hzp_pattern_find(pattern, matcher, text, bytes, at, &from, &to);
+        if (r < 0)
+            return r;
+        if (r == 0)
+            break;
+        HZP_TRY(hzp_textbuf_append(out, text + done, from - done));
+        HZP_TRY(hzp_textbuf_append(out, by, by_bytes));
+        done = at = to;
+        if (from == to) /* an empty match: look on behind the next character */
+            at += at < bytes ? (size_t)hzp_utf8_step((uint8_t)text[at]) : 1;
+    }
+    return hzp_textbuf_append(out, text + done, bytes - done);
 }

@@ -16,6 +16,7 @@
 #include "base/err.h"
 
 #include "base/json.h"
+#include "text/chars/textbuf.h"
 
 /* A word's characters as Rust's regex crate has them, for use inside brackets: what the tokenizers
  * package uses where it does not use Oniguruma. */
@@ -45,5 +46,10 @@ void hzp_matcher_free(struct hzp_matcher *matcher);
  * HZP_EUNSUP: the expression needs more work on this text than the limits allow. */
 int hzp_pattern_find(const struct hzp_pattern *pattern, struct hzp_matcher *matcher,
                      const char *text, size_t bytes, size_t at, size_t *from, size_t *to);
+
+/* Appends the text with `by` in place of each match.  As above, or HZP_ENOMEM. */
+int hzp_pattern_replace(const struct hzp_pattern *pattern, struct hzp_matcher *matcher,
+                        const char *text, size_t bytes, const char *by, size_t by_bytes,
+                        struct hzp_textbuf *out);
 
 #endif

@@ -8,8 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define STAGES_MAX  64
-#define NESTING_MAX 8
+#define STAGES_MAX 64
 
 /* The patterns behind the named pre-tokenizers. GPT_2 is ByteLevel's own. */
 #define CONTRACTION "'s|'t|'re|'ve|'m|'ll|'d"
@@ -60,13 +59,13 @@ static int add_cut(struct hzp_pretokenizer *pre, const char *regex, enum behavio
     return hzp_pattern_regex(regex, strlen(regex), where, &stage->pattern, reterr);
 }
 
-static int read_behavior(const json_t *json, const char *where, enum behavior absent,
-                         enum behavior *ret, struct hzp_err_text *reterr)
+static int read_behavior(const json_t *json, const char *where, enum behavior *ret,
+                         struct hzp_err_text *reterr)
 {
     static const char *const names[] = {"Isolated", "Removed", "MergedWithPrevious",
                                         "MergedWithNext", "Contiguous"};
     const json_t *value = json_object_get(json, "behavior");
-    *ret = absent;
+    *ret = ISOLATED;
     if (value == NULL)
         return HZP_OK;
     for (int i = 0; json_is_string(value) && i < HZP_COUNT(names); i++)
@@ -106,22 +105,9 @@ static int load_split(struct hzp_pretokenizer *pre, const json_t *json, const ch
 {
     struct stage *stage = NULL;
     HZP_TRY(stage_new(pre, where, &stage, reterr));
-    HZP_TRY(read_behavior(json, where, ISOLATED, &stage->behavior, reterr));
+    HZP_TRY(read_behavior(json, where, &stage->behavior, reterr));
     HZP_TRY(hzp_tokjson_bool(json, "invert", false, where, &stage->invert, reterr));
     return hzp_pattern_json(json_object_get(json, "pattern"), where, &stage->pattern, reterr);
-}
-
-/* A field of exactly one character. */
-static int read_character(const json_t *json, const char *name, const char *where,
-                          const char **text, size_t *bytes, struct hzp_err_text *reterr)
-{
-    const json_t *value;
-    HZP_TRY(hzp_tokjson_string(json, name, where, &value, reterr));
-    *text = json_string_value(value);
-    *bytes = json_string_length(value);
-    if (*bytes == 0 || *bytes != (size_t)hzp_utf8_step((uint8_t) * *text))
-        return hzp_fail(reterr, HZP_EFORMAT, "%s: %s must be one character", where, name);
-    return HZP_OK;
 }
 
 static int load_metaspace(struct hzp_pretokenizer *pre, const json_t *json, const char *where,
@@ -129,13 +115,12 @@ static int load_metaspace(struct hzp_pretokenizer *pre, const json_t *json, cons
 {
     const json_t *scheme = json_object_get(json, "prepend_scheme");
     bool prefix, split;
-    const char *mark;
-    size_t bytes;
+    const json_t *mark;
     struct stage *stage = NULL;
     HZP_TRY(stage_new(pre, where, &stage, reterr));
     HZP_TRY(hzp_tokjson_bool(json, "add_prefix_space", true, where, &prefix, reterr));
     HZP_TRY(hzp_tokjson_bool(json, "split", true, where, &split, reterr));
-    HZP_TRY(read_character(json, "replacement", where, &mark, &bytes, reterr));
+    HZP_TRY(hzp_tokjson_character(json, "replacement", where, &mark, reterr));
     const char *name = json_string_value(scheme);
     if (scheme == NULL)
         stage->prepend = prefix ? ALWAYS : NEVER;
@@ -148,20 +133,21 @@ static int load_metaspace(struct hzp_pretokenizer *pre, const json_t *json, cons
     else
         return hzp_fail(reterr, HZP_EFORMAT, "%s: prepend_scheme must be always, first or never",
                         where);
-    memcpy(stage->mark, mark, bytes);
-    stage->mark_bytes = bytes;
+    stage->mark_bytes = json_string_length(mark);
+    memcpy(stage->mark, json_string_value(mark), stage->mark_bytes);
     stage->spaces = true;
     if (!split)
         return HZP_OK;
     HZP_TRY(stage_new(pre, where, &stage, reterr));
     stage->behavior = MERGED_WITH_NEXT;
-    stage->pattern = hzp_pattern_literal(mark, bytes);
+    stage->pattern = hzp_pattern_literal(json_string_value(mark), json_string_length(mark));
     return HZP_OK;
 }
 
-static int load_one(struct hzp_pretokenizer *pre, const char *type, const json_t *json,
-                    const char *where, struct hzp_err_text *reterr)
+static int load_one(void *ctx, const char *type, const json_t *json, const char *where,
+                    struct hzp_err_text *reterr)
 {
+    struct hzp_pretokenizer *pre = ctx;
     if (strcmp(type, "ByteLevel") == 0)
         return load_byte_level(pre, json, where, reterr);
     if (strcmp(type, "Split") == 0)
@@ -175,7 +161,7 @@ static int load_one(struct hzp_pretokenizer *pre, const char *type, const json_t
     }
     if (strcmp(type, "Punctuation") == 0) {
         enum behavior behavior;
-        HZP_TRY(read_behavior(json, where, ISOLATED, &behavior, reterr));
+        HZP_TRY(read_behavior(json, where, &behavior, reterr));
         return add_cut(pre, PUNCTUATION, behavior, false, where, reterr);
     }
     if (strcmp(type, "Whitespace") == 0)
@@ -187,42 +173,22 @@ static int load_one(struct hzp_pretokenizer *pre, const char *type, const json_t
         return add_cut(pre, PUNCTUATION, ISOLATED, false, where, reterr);
     }
     if (strcmp(type, "CharDelimiterSplit") == 0) {
-        const char *text;
-        size_t bytes;
+        const json_t *mark;
         struct stage *stage = NULL;
-        HZP_TRY(read_character(json, "delimiter", where, &text, &bytes, reterr));
+        HZP_TRY(hzp_tokjson_character(json, "delimiter", where, &mark, reterr));
         HZP_TRY(stage_new(pre, where, &stage, reterr));
         stage->behavior = REMOVED;
-        stage->pattern = hzp_pattern_literal(text, bytes);
+        stage->pattern = hzp_pattern_literal(json_string_value(mark), json_string_length(mark));
         return HZP_OK;
     }
     return hzp_fail(reterr, HZP_EUNSUP, "%s: type \"%.60s\" is not supported", where, type);
 }
 
-static int load(struct hzp_pretokenizer *pre, const json_t *json, int depth, const char *where,
-                struct hzp_err_text *reterr)
-{
-    const char *type;
-    HZP_TRY(hzp_tokjson_type(json, where, &type, reterr));
-    if (strcmp(type, "Sequence") != 0)
-        return load_one(pre, type, json, where, reterr);
-    const json_t *list = json_object_get(json, "pretokenizers");
-    if (!json_is_array(list) || depth == NESTING_MAX)
-        return hzp_fail(reterr, HZP_EFORMAT, "%s: a Sequence without a list, or nested deeply",
-                        where);
-    size_t i;
-    json_t *item;
-    json_array_foreach(list, i, item) HZP_TRY(load(pre, item, depth + 1, where, reterr));
-    return HZP_OK;
-}
-
 int hzp_pretokenizer_load(const json_t *json, const char *path, struct hzp_pretokenizer **ret,
                           struct hzp_err_text *reterr)
 {
-    char where[300];
-    hzp_tokjson_where(where, sizeof(where), path, "pre_tokenizer");
     struct hzp_pretokenizer *pre = hzp_xcalloc(1, sizeof(*pre));
-    int r = json == NULL || json_is_null(json) ? HZP_OK : load(pre, json, 0, where, reterr);
+    int r = hzp_tokjson_parts(json, path, "pre_tokenizer", "pretokenizers", load_one, pre, reterr);
     if (r < 0)
         hzp_pretokenizer_free(pre);
     else

@@ -1,8 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "text/tokenizer/tokenizer_json.h"
 
+#include "base/arena.h"
+#include "text/chars/utf8.h"
+
 #include <stdio.h>
 #include <string.h>
+
+#define NESTING_MAX 8
 
 void hzp_tokjson_where(char *where, size_t size, const char *path, const char *field)
 {
@@ -18,6 +23,38 @@ int hzp_tokjson_type(const json_t *json, const char *where, const char **ret,
     if (*ret == NULL)
         return hzp_fail(reterr, HZP_EFORMAT, "%s: must be an object with a \"type\"", where);
     return HZP_OK;
+}
+
+struct parts {
+    const char *where, *list;
+    hzp_tokjson_part *take;
+    void *ctx;
+    struct hzp_err_text *reterr;
+};
+
+static int take_parts(const struct parts *p, const json_t *json, int depth)
+{
+    const char *type;
+    const json_t *list = json_object_get(json, p->list);
+    HZP_TRY(hzp_tokjson_type(json, p->where, &type, p->reterr));
+    if (strcmp(type, "Sequence") != 0)
+        return p->take(p->ctx, type, json, p->where, p->reterr);
+    if (!json_is_array(list) || depth == NESTING_MAX)
+        return hzp_fail(p->reterr, HZP_EFORMAT, "%s: a Sequence without a list, or nested deeply",
+                        p->where);
+    size_t i;
+    json_t *item;
+    json_array_foreach(list, i, item) HZP_TRY(take_parts(p, item, depth + 1));
+    return HZP_OK;
+}
+
+int hzp_tokjson_parts(const json_t *json, const char *path, const char *field, const char *list,
+                      hzp_tokjson_part *take, void *ctx, struct hzp_err_text *reterr)
+{
+    char where[300];
+    struct parts parts = {where, list, take, ctx, reterr};
+    hzp_tokjson_where(where, sizeof(where), path, field);
+    return json == NULL || json_is_null(json) ? HZP_OK : take_parts(&parts, json, 0);
 }
 
 int hzp_tokjson_bool(const json_t *json, const char *name, bool absent, const char *where,
@@ -37,6 +74,22 @@ int hzp_tokjson_string(const json_t *json, const char *name, const char *where, 
     if (!json_is_string(*ret))
         return hzp_fail(reterr, HZP_EFORMAT, "%s: %s must be a string", where, name);
     return HZP_OK;
+}
+
+int hzp_tokjson_character(const json_t *json, const char *name, const char *where,
+                          const json_t **ret, struct hzp_err_text *reterr)
+{
+    HZP_TRY(hzp_tokjson_string(json, name, where, ret, reterr));
+    size_t bytes = json_string_length(*ret);
+    if (bytes == 0 || bytes != (size_t)hzp_utf8_step((uint8_t)*json_string_value(*ret)))
+        return hzp_fail(reterr, HZP_EFORMAT, "%s: %s must be one character", where, name);
+    return HZP_OK;
+}
+
+char *hzp_tokjson_copy(const json_t *string, size_t *ret_bytes)
+{
+    *ret_bytes = json_string_length(string);
+    return memcpy(hzp_xmalloc(*ret_bytes + 1), json_string_value(string), *ret_bytes + 1);
 }
 
 int hzp_tokjson_id(const json_t *json, const char *where, const char *token, int32_t *ret,
