@@ -324,9 +324,26 @@ static void count_unknown(struct hzp_unknown *u, const struct hzp_field_set *fie
         hzp_unknown_count(u, name);
 }
 
-static enum MHD_Result route(struct hzp_exchange *x, parse_fn parse,
-                             const struct hzp_field_set *fields)
+/* By the fields of the route's body. */
+static parse_fn parse_of(const struct hzp_field_set *fields)
 {
+    static const struct {
+        const struct hzp_field_set *fields;
+        parse_fn parse;
+    } parses[] = {{&hzp_fields_completions, hzp_completion_parse},
+                  {&hzp_fields_chat, hzp_chat_parse},
+                  {&hzp_fields_responses, hzp_responses_parse},
+                  {&hzp_fields_messages, hzp_messages_parse},
+                  {&hzp_fields_embeddings, hzp_embeddings_parse}};
+    int i = 0;
+    while (parses[i].fields != fields)
+        i++;
+    return parses[i].parse;
+}
+
+enum MHD_Result hzp_route_completion(struct hzp_exchange *x)
+{
+    const struct hzp_field_set *fields = x->route->body;
     if (atomic_load(&x->server->state) != HZP_SERVER_UP)
         return hzp_reply_unavailable(x);
     enum MHD_Result r;
@@ -338,7 +355,7 @@ static enum MHD_Result route(struct hzp_exchange *x, parse_fn parse,
     int code = HZP_OK;
     bool refused = wrong_model(x, body, &r);
     if (!refused)
-        code = parse_whole(x, parse, body, &params, &err);
+        code = parse_whole(x, parse_of(fields), body, &params, &err);
     if (!refused && code == HZP_OK)
         count_unknown(&x->server->unknown, fields, body);
     json_decref(body);
@@ -360,29 +377,4 @@ static enum MHD_Result route(struct hzp_exchange *x, parse_fn parse,
     if (code == HZP_OK)
         code = start(x, &params, &err);
     return code < 0 ? hzp_reply_fail(x, code, &err) : MHD_YES;
-}
-
-enum MHD_Result hzp_route_completions(struct hzp_exchange *x)
-{
-    return route(x, hzp_completion_parse, &hzp_fields_completions);
-}
-
-enum MHD_Result hzp_route_chat(struct hzp_exchange *x)
-{
-    return route(x, hzp_chat_parse, &hzp_fields_chat);
-}
-
-enum MHD_Result hzp_route_responses(struct hzp_exchange *x)
-{
-    return route(x, hzp_responses_parse, &hzp_fields_responses);
-}
-
-enum MHD_Result hzp_route_messages(struct hzp_exchange *x)
-{
-    return route(x, hzp_messages_parse, &hzp_fields_messages);
-}
-
-enum MHD_Result hzp_route_embeddings(struct hzp_exchange *x)
-{
-    return route(x, hzp_embeddings_parse, &hzp_fields_embeddings);
 }

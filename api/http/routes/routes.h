@@ -9,51 +9,17 @@
 
 #include "api/http/wire/http.h"
 
-enum MHD_Result hzp_route_completions(struct hzp_exchange *x);
-enum MHD_Result hzp_route_chat(struct hzp_exchange *x);
-enum MHD_Result hzp_route_responses(struct hzp_exchange *x);
-enum MHD_Result hzp_route_messages(struct hzp_exchange *x);
-enum MHD_Result hzp_route_count_tokens(struct hzp_exchange *x);
-enum MHD_Result hzp_route_embeddings(struct hzp_exchange *x);
-enum MHD_Result hzp_route_feedback(struct hzp_exchange *x);
-enum MHD_Result hzp_route_tokenize(struct hzp_exchange *x);
-enum MHD_Result hzp_route_detokenize(struct hzp_exchange *x);
-enum MHD_Result hzp_route_tokenizer_info(struct hzp_exchange *x);
-enum MHD_Result hzp_route_load(struct hzp_exchange *x);
-enum MHD_Result hzp_route_models(struct hzp_exchange *x);
-enum MHD_Result hzp_route_model(struct hzp_exchange *x);
-enum MHD_Result hzp_route_timeline(struct hzp_exchange *x);
-enum MHD_Result hzp_route_health(struct hzp_exchange *x);
-enum MHD_Result hzp_route_version(struct hzp_exchange *x);
-enum MHD_Result hzp_route_root(struct hzp_exchange *x);
-enum MHD_Result hzp_route_openapi(struct hzp_exchange *x);
-enum MHD_Result hzp_route_metrics(struct hzp_exchange *x);
-enum MHD_Result hzp_route_weights(struct hzp_exchange *x);
-enum MHD_Result hzp_route_ranks(struct hzp_exchange *x);
-enum MHD_Result hzp_route_rank_post(struct hzp_exchange *x);
-enum MHD_Result hzp_route_policy(struct hzp_exchange *x);
-enum MHD_Result hzp_route_policy_patch(struct hzp_exchange *x);
-enum MHD_Result hzp_route_examples(struct hzp_exchange *x);
-enum MHD_Result hzp_route_examples_list(struct hzp_exchange *x);
-enum MHD_Result hzp_route_lessons(struct hzp_exchange *x);
-enum MHD_Result hzp_route_lesson(struct hzp_exchange *x);
-enum MHD_Result hzp_route_undo(struct hzp_exchange *x);
-enum MHD_Result hzp_route_version_get(struct hzp_exchange *x);
-enum MHD_Result hzp_route_version_post(struct hzp_exchange *x);
-enum MHD_Result hzp_route_name_delete(struct hzp_exchange *x);
-enum MHD_Result hzp_route_replication(struct hzp_exchange *x);
-enum MHD_Result hzp_route_replication_get(struct hzp_exchange *x);
-enum MHD_Result hzp_route_replication_begin(struct hzp_exchange *x);
-enum MHD_Result hzp_route_replication_put(struct hzp_exchange *x);
-enum MHD_Result hzp_route_replication_activate(struct hzp_exchange *x);
-enum MHD_Result hzp_route_job(struct hzp_exchange *x);
-enum MHD_Result hzp_route_example_get(struct hzp_exchange *x);
-enum MHD_Result hzp_route_example_delete(struct hzp_exchange *x);
-enum MHD_Result hzp_route_rollouts_post(struct hzp_exchange *x);
-enum MHD_Result hzp_route_rollouts(struct hzp_exchange *x);
-enum MHD_Result hzp_route_rollout(struct hzp_exchange *x);
-enum MHD_Result hzp_route_rollout_delete(struct hzp_exchange *x);
-enum MHD_Result hzp_route_sample_reward(struct hzp_exchange *x);
+typedef enum MHD_Result hzp_route_of(struct hzp_exchange *x);
+hzp_route_of hzp_route_completion, hzp_route_count_tokens, hzp_route_feedback, hzp_route_tokenize,
+    hzp_route_detokenize, hzp_route_tokenizer_info, hzp_route_load, hzp_route_models,
+    hzp_route_model, hzp_route_timeline, hzp_route_health, hzp_route_version, hzp_route_root,
+    hzp_route_openapi, hzp_route_metrics, hzp_route_weights, hzp_route_ranks, hzp_route_rank_post,
+    hzp_route_policy, hzp_route_policy_patch, hzp_route_examples, hzp_route_examples_list,
+    hzp_route_lessons, hzp_route_lesson, hzp_route_undo, hzp_route_version_get,
+    hzp_route_version_post, hzp_route_name_delete, hzp_route_replication, hzp_route_replication_get,
+    hzp_route_replication_begin, hzp_route_replication_put, hzp_route_replication_activate,
+    hzp_route_job, hzp_route_example_get, hzp_route_example_delete, hzp_route_rollouts_post,
+    hzp_route_rollouts, hzp_route_rollout, hzp_route_rollout_delete, hzp_route_sample_reward;
 bool hzp_feed_examples(struct hzp_exchange *x);
 
 struct hzp_page;

@@ -79,21 +79,28 @@ enum MHD_Result hzp_reply(struct hzp_exchange *x, int status, struct MHD_Respons
     return MHD_YES;
 }
 
-enum MHD_Result hzp_reply_text(struct hzp_exchange *x, int status, const char *type, char *text)
+/* A response with the text, which it takes over.  NULL: *ret is what to return. */
+static struct MHD_Response *text_response(struct hzp_exchange *x, const char *type, char *text,
+                                          enum MHD_Result *ret)
 {
-    if (!text)
-        return MHD_NO;
-    if (!hzp_exchange_made(x, strlen(text))) {
-        free(text);
-        return hzp_reply_no_memory(x);
-    }
-    struct MHD_Response *response =
-        MHD_create_response_from_buffer(strlen(text), text, MHD_RESPMEM_MUST_FREE);
+    struct MHD_Response *response = NULL;
+    *ret = MHD_NO;
+    if (text && !hzp_exchange_made(x, strlen(text)))
+        *ret = hzp_reply_no_memory(x);
+    else if (text)
+        response = MHD_create_response_from_buffer(strlen(text), text, MHD_RESPMEM_MUST_FREE);
     if (response)
         MHD_add_response_header(response, MHD_HTTP_HEADER_CONTENT_TYPE, type);
     else
         free(text);
-    return hzp_reply(x, status, response);
+    return response;
+}
+
+enum MHD_Result hzp_reply_text(struct hzp_exchange *x, int status, const char *type, char *text)
+{
+    enum MHD_Result ret;
+    struct MHD_Response *response = text_response(x, type, text, &ret);
+    return response ? hzp_reply(x, status, response) : ret;
 }
 
 enum MHD_Result hzp_reply_json_with(struct hzp_exchange *x, int status, json_t *json,
@@ -104,19 +111,10 @@ enum MHD_Result hzp_reply_json_with(struct hzp_exchange *x, int status, json_t *
         json_object_set_new(error, "request_id", json_string(x->info.id));
     char *text = json ? hzp_json_dumps(json, HZP_JSON_FORM) : NULL;
     json_decref(json);
-    if (!text)
-        return MHD_NO;
-    if (!hzp_exchange_made(x, strlen(text))) {
-        free(text);
-        return hzp_reply_no_memory(x);
-    }
-    struct MHD_Response *response =
-        MHD_create_response_from_buffer(strlen(text), text, MHD_RESPMEM_MUST_FREE);
-    if (!response) {
-        free(text);
-        return MHD_NO;
-    }
-    MHD_add_response_header(response, MHD_HTTP_HEADER_CONTENT_TYPE, "application/json");
+    enum MHD_Result ret;
+    struct MHD_Response *response = text_response(x, "application/json", text, &ret);
+    if (!response)
+        return ret;
     if (value)
         MHD_add_response_header(response, name, value);
     if (status == MHD_HTTP_TOO_MANY_REQUESTS || status == MHD_HTTP_SERVICE_UNAVAILABLE)
