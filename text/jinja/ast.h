@@ -73,7 +73,7 @@ struct jnode {
     bool flag;                        /* for loops: recursive */
     bool takes_varargs, takes_kwargs; /* for macros */
     int32_t line, name;               /* name: index into names */
-    int32_t n, kws;
+    int32_t n, room, kws;             /* of the list, which has room for `room`; of kw */
     struct jnode *a, *b, *c, *d;
     struct jnode **list;
     struct jkeyword *kw;

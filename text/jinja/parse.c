@@ -6,17 +6,17 @@
 #include <stdio.h>
 #include <string.h>
 
-void hzp_j_nodes_add(struct jparser *p, struct jnodes *nodes, struct jnode *node)
+void hzp_j_nodes_add(struct jparser *p, struct jnode *node, struct jnode *item)
 {
-    if (nodes->n == nodes->room) {
-        int32_t room = HZP_MAX(4, 2 * nodes->room);
+    if (node->n == node->room) {
+        int32_t room = HZP_MAX(4, 2 * node->room);
         struct jnode **grown = hzp_j_alloc(p->m, (size_t)room * sizeof(struct jnode *));
-        if (nodes->n)
-            memcpy(grown, nodes->node, (size_t)nodes->n * sizeof(struct jnode *));
-        nodes->node = grown;
-        nodes->room = room;
+        if (node->n)
+            memcpy(grown, node->list, (size_t)node->n * sizeof(struct jnode *));
+        node->list = grown;
+        node->room = room;
     }
-    nodes->node[nodes->n++] = node;
+    node->list[node->n++] = item;
 }
 
 const struct jtoken *hzp_j_now(const struct jparser *p)
@@ -116,31 +116,28 @@ static struct jnode *body_until(struct jparser *p, const char *end)
     return body;
 }
 
-static struct jnode *parse_if(struct jparser *p)
+static struct jnode *parse_if(struct jparser *p, enum jkind kind)
 {
     static const char *const ends[] = {"elif", "else", "endif", NULL};
-    struct jnode *node = hzp_j_node(p, N_IF);
-    struct jnodes list = {0};
+    struct jnode *node = hzp_j_node(p, kind);
     p->conditional++;
     do {
-        hzp_j_nodes_add(p, &list, hzp_j_parse_tuple(p, false, NULL));
+        hzp_j_nodes_add(p, node, hzp_j_parse_tuple(p, false, NULL));
         hzp_j_expect(p, T_CLOSE, "%}");
-        hzp_j_nodes_add(p, &list, parse_body(p, ends));
+        hzp_j_nodes_add(p, node, parse_body(p, ends));
     } while (!p->m->failed && hzp_j_skip_if(p, T_NAME, "elif"));
     if (hzp_j_skip_if(p, T_NAME, "else"))
         node->b = body_until(p, "endif");
     else
         hzp_j_expect(p, T_NAME, "endif");
     p->conditional--;
-    node->list = list.node;
-    node->n = list.n;
     return node;
 }
 
-static struct jnode *parse_for(struct jparser *p)
+static struct jnode *parse_for(struct jparser *p, enum jkind kind)
 {
     static const char *const ends[] = {"else", "endfor", NULL};
-    struct jnode *node = hzp_j_node(p, N_FOR);
+    struct jnode *node = hzp_j_node(p, kind);
     node->a = hzp_j_parse_target(p, "in", false);
     hzp_j_expect(p, T_NAME, "in");
     node->b = hzp_j_parse_tuple(p, false, "recursive");
@@ -152,19 +149,16 @@ static struct jnode *parse_for(struct jparser *p)
     node->d = parse_body(p, ends);
     p->loops--;
     if (hzp_j_skip_if(p, T_NAME, "else")) {
-        struct jnodes other = {0};
-        hzp_j_nodes_add(p, &other, body_until(p, "endfor"));
-        node->list = other.node;
-        node->n = 1;
+        hzp_j_nodes_add(p, node, body_until(p, "endfor"));
     } else {
         hzp_j_expect(p, T_NAME, "endfor");
     }
     return node;
 }
 
-static struct jnode *parse_set(struct jparser *p)
+static struct jnode *parse_set(struct jparser *p, enum jkind kind)
 {
-    struct jnode *node = hzp_j_node(p, N_SET);
+    struct jnode *node = hzp_j_node(p, kind);
     node->a = hzp_j_parse_target(p, NULL, true);
     if (hzp_j_skip_if(p, T_OP, "=")) {
         node->b = hzp_j_parse_tuple(p, true, NULL);
@@ -179,10 +173,9 @@ static struct jnode *parse_set(struct jparser *p)
 /* The parameters of a macro or of a call block, with their defaults. */
 static void parse_signature(struct jparser *p, struct jnode *macro)
 {
-    struct jnodes params = {0};
     hzp_j_expect(p, T_OP, "(");
     while (!p->m->failed && !hzp_j_is(p, T_OP, ")")) {
-        if (params.n)
+        if (macro->n)
             hzp_j_expect(p, T_OP, ",");
         struct jnode *param = hzp_j_node(p, N_NAME);
         const struct jtoken *token = hzp_j_now(p);
@@ -193,11 +186,9 @@ static void parse_signature(struct jparser *p, struct jnode *macro)
         p->at++;
         if (hzp_j_skip_if(p, T_OP, "="))
             param->a = hzp_j_parse_expr(p, true);
-        hzp_j_nodes_add(p, &params, param);
+        hzp_j_nodes_add(p, macro, param);
     }
     hzp_j_expect(p, T_OP, ")");
-    macro->list = params.node;
-    macro->n = params.n;
 }
 
 static bool mentions(const struct jparser *p, size_t from, const char *name)
@@ -222,9 +213,9 @@ static void parse_macro_body(struct jparser *p, struct jnode *macro, const char 
     macro->takes_kwargs = mentions(p, from, "kwargs");
 }
 
-static struct jnode *parse_macro(struct jparser *p)
+static struct jnode *parse_macro(struct jparser *p, enum jkind kind)
 {
-    struct jnode *node = hzp_j_node(p, N_MACRO);
+    struct jnode *node = hzp_j_node(p, kind);
     const struct jtoken *token = hzp_j_now(p);
     if (token->kind != T_NAME)
         hzp_j_refuse(p, HZP_EFORMAT, "expected the name of a macro");
@@ -236,9 +227,9 @@ static struct jnode *parse_macro(struct jparser *p)
     return node;
 }
 
-static struct jnode *parse_call_block(struct jparser *p)
+static struct jnode *parse_call_block(struct jparser *p, enum jkind kind)
 {
-    struct jnode *node = hzp_j_node(p, N_CALL_BLOCK), *macro = hzp_j_node(p, N_MACRO);
+    struct jnode *node = hzp_j_node(p, kind), *macro = hzp_j_node(p, N_MACRO);
     macro->value = hzp_j_borrow(p->m, "caller", 6);
     if (hzp_j_is(p, T_OP, "("))
         parse_signature(p, macro);
@@ -250,20 +241,17 @@ static struct jnode *parse_call_block(struct jparser *p)
     return node;
 }
 
-static struct jnode *parse_with(struct jparser *p)
+static struct jnode *parse_with(struct jparser *p, enum jkind kind)
 {
-    struct jnode *node = hzp_j_node(p, N_WITH);
-    struct jnodes list = {0};
+    struct jnode *node = hzp_j_node(p, kind);
     while (!p->m->failed && hzp_j_now(p)->kind != T_CLOSE) {
-        if (list.n)
+        if (node->n)
             hzp_j_expect(p, T_OP, ",");
-        hzp_j_nodes_add(p, &list, hzp_j_parse_target(p, NULL, false));
+        hzp_j_nodes_add(p, node, hzp_j_parse_target(p, NULL, false));
         hzp_j_expect(p, T_OP, "=");
-        hzp_j_nodes_add(p, &list, hzp_j_parse_expr(p, true));
+        hzp_j_nodes_add(p, node, hzp_j_parse_expr(p, true));
     }
     node->d = body_until(p, "endwith");
-    node->list = list.node;
-    node->n = list.n;
     return node;
 }
 
@@ -286,27 +274,24 @@ static struct jnode *parse_block_of(struct jparser *p, enum jkind kind)
 /* What {% name ... %} begins, up to its closing %}. */
 static struct jnode *parse_statement(struct jparser *p)
 {
+    static const struct {
+        const char *name;
+        struct jnode *(*parse)(struct jparser *p, enum jkind kind);
+        enum jkind kind;
+    } tags[] = {{"if", parse_if, N_IF},
+                {"for", parse_for, N_FOR},
+                {"set", parse_set, N_SET},
+                {"macro", parse_macro, N_MACRO},
+                {"call", parse_call_block, N_CALL_BLOCK},
+                {"with", parse_with, N_WITH},
+                {"filter", parse_block_of, N_FILTER_BLOCK},
+                {"generation", parse_block_of, N_GENERATION},
+                {"break", parse_leave, N_BREAK},
+                {"continue", parse_leave, N_CONTINUE}};
     const struct jtoken *token = hzp_j_now(p);
-    if (hzp_j_skip_if(p, T_NAME, "if"))
-        return parse_if(p);
-    if (hzp_j_skip_if(p, T_NAME, "for"))
-        return parse_for(p);
-    if (hzp_j_skip_if(p, T_NAME, "set"))
-        return parse_set(p);
-    if (hzp_j_skip_if(p, T_NAME, "macro"))
-        return parse_macro(p);
-    if (hzp_j_skip_if(p, T_NAME, "call"))
-        return parse_call_block(p);
-    if (hzp_j_skip_if(p, T_NAME, "with"))
-        return parse_with(p);
-    if (hzp_j_skip_if(p, T_NAME, "filter"))
-        return parse_block_of(p, N_FILTER_BLOCK);
-    if (hzp_j_skip_if(p, T_NAME, "generation"))
-        return parse_block_of(p, N_GENERATION);
-    if (hzp_j_skip_if(p, T_NAME, "break"))
-        return parse_leave(p, N_BREAK);
-    if (hzp_j_skip_if(p, T_NAME, "continue"))
-        return parse_leave(p, N_CONTINUE);
+    for (int i = 0; i < HZP_COUNT(tags); i++)
+        if (hzp_j_skip_if(p, T_NAME, tags[i].name))
+            return tags[i].parse(p, tags[i].kind);
     hzp_j_refuse(p, HZP_EUNSUP, "the tag %.*s is not supported", HZP_MIN(token->bytes, 40),
                  token->text);
     return hzp_j_node(p, N_BODY);
@@ -328,7 +313,6 @@ static struct jnode *parse_print(struct jparser *p)
 static struct jnode *parse_body(struct jparser *p, const char *const *ends)
 {
     struct jnode *body = hzp_j_node(p, N_BODY);
-    struct jnodes list = {0};
     if (p->m->depth >= p->m->depth_max)
         hzp_j_refuse(p, HZP_EUNSUP, "tags are nested too deeply");
     p->m->depth++;
@@ -342,12 +326,12 @@ static struct jnode *parse_body(struct jparser *p, const char *const *ends)
         if (token->kind == T_TEXT) {
             struct jnode *text = hzp_j_node(p, N_TEXT);
             text->value = token->value;
-            hzp_j_nodes_add(p, &list, text);
+            hzp_j_nodes_add(p, body, text);
             p->at++;
             continue;
         }
         if (token->kind == T_PRINT) {
-            hzp_j_nodes_add(p, &list, parse_print(p));
+            hzp_j_nodes_add(p, body, parse_print(p));
             continue;
         }
         p->at++; /* {% */
@@ -356,12 +340,10 @@ static struct jnode *parse_body(struct jparser *p, const char *const *ends)
             ended |= hzp_j_is(p, T_NAME, ends[i]);
         if (ended)
             break;
-        hzp_j_nodes_add(p, &list, parse_statement(p));
+        hzp_j_nodes_add(p, body, parse_statement(p));
         hzp_j_expect(p, T_CLOSE, "%}");
     }
     p->m->depth--;
-    body->list = list.node;
-    body->n = list.n;
     return body;
 }
 

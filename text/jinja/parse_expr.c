@@ -56,38 +56,32 @@ static struct jnode *parse_name(struct jparser *p)
 static struct jnode *parse_list(struct jparser *p)
 {
     struct jnode *node = hzp_j_node(p, N_LIST);
-    struct jnodes items = {0};
     p->at++;
     while (!p->m->failed && !hzp_j_is(p, T_OP, "]")) {
-        if (items.n)
+        if (node->n)
             hzp_j_expect(p, T_OP, ",");
         if (hzp_j_is(p, T_OP, "]"))
             break;
-        hzp_j_nodes_add(p, &items, hzp_j_parse_expr(p, true));
+        hzp_j_nodes_add(p, node, hzp_j_parse_expr(p, true));
     }
     hzp_j_expect(p, T_OP, "]");
-    node->list = items.node;
-    node->n = items.n;
     return node;
 }
 
 static struct jnode *parse_dict(struct jparser *p)
 {
     struct jnode *node = hzp_j_node(p, N_DICT);
-    struct jnodes items = {0};
     p->at++;
     while (!p->m->failed && !hzp_j_is(p, T_OP, "}")) {
-        if (items.n)
+        if (node->n)
             hzp_j_expect(p, T_OP, ",");
         if (hzp_j_is(p, T_OP, "}"))
             break;
-        hzp_j_nodes_add(p, &items, hzp_j_parse_expr(p, true));
+        hzp_j_nodes_add(p, node, hzp_j_parse_expr(p, true));
         hzp_j_expect(p, T_OP, ":");
-        hzp_j_nodes_add(p, &items, hzp_j_parse_expr(p, true));
+        hzp_j_nodes_add(p, node, hzp_j_parse_expr(p, true));
     }
     hzp_j_expect(p, T_OP, "}");
-    node->list = items.node;
-    node->n = items.n;
     return node;
 }
 
@@ -213,7 +207,6 @@ static void add_keyword(struct jparser *p, struct jnode *call)
 
 void hzp_j_parse_arguments(struct jparser *p, struct jnode *call)
 {
-    struct jnodes list = {0};
     bool first = true;
     hzp_j_expect(p, T_OP, "(");
     while (!p->m->failed && !hzp_j_is(p, T_OP, ")")) {
@@ -233,11 +226,9 @@ void hzp_j_parse_arguments(struct jparser *p, struct jnode *call)
         else if (call->kws || call->b || call->c)
             hzp_j_refuse(p, HZP_EFORMAT, "invalid syntax for function call expression");
         else
-            hzp_j_nodes_add(p, &list, hzp_j_parse_expr(p, true));
+            hzp_j_nodes_add(p, call, hzp_j_parse_expr(p, true));
     }
     hzp_j_expect(p, T_OP, ")");
-    call->list = list.node;
-    call->n = list.n;
 }
 
 static struct jnode *parse_call(struct jparser *p, struct jnode *of)
@@ -325,10 +316,7 @@ static struct jnode *parse_test(struct jparser *p, struct jnode *of)
     if (hzp_j_is(p, T_OP, "(")) {
         hzp_j_parse_arguments(p, node);
     } else if (begins_test_argument(p)) {
-        struct jnodes list = {0};
-        hzp_j_nodes_add(p, &list, parse_postfix(p, parse_primary(p)));
-        node->list = list.node;
-        node->n = list.n;
+        hzp_j_nodes_add(p, node, parse_postfix(p, parse_primary(p)));
     }
     if (hzp_j_is(p, T_NAME, "is"))
         hzp_j_refuse(p, HZP_EFORMAT, "tests cannot be chained");
@@ -389,16 +377,15 @@ static struct jnode *parse_level(struct jparser *p, int level)
                {"/", 2, OP_DIV}, {"//", 2, OP_FLOOR}, {"%", 2, OP_MOD}, {"**", 3, OP_POW}};
     if (level == 4)
         return parse_unary(p, true);
-    struct jnode *left = parse_level(p, level + 1);
-    struct jnodes parts = {0};
+    struct jnode *left = parse_level(p, level + 1), *concat = NULL;
     for (int i = 0, chain = 0; i < HZP_COUNT(ops) && !p->m->failed; i++) {
         if (ops[i].level != level || !hzp_j_skip_if(p, T_OP, ops[i].text))
             continue;
         struct jnode *right = parse_level(p, level + 1);
         if (level == 1) {
-            if (!parts.n)
-                hzp_j_nodes_add(p, &parts, left);
-            hzp_j_nodes_add(p, &parts, right);
+            if (!concat)
+                hzp_j_nodes_add(p, concat = hzp_j_node(p, N_CONCAT), left);
+            hzp_j_nodes_add(p, concat, right);
         } else {
             left = binary(p, N_BINARY, ops[i].op, left, right);
             if (++chain > p->m->depth_max / 2)
@@ -406,12 +393,7 @@ static struct jnode *parse_level(struct jparser *p, int level)
         }
         i = -1;
     }
-    if (!parts.n)
-        return left;
-    struct jnode *node = hzp_j_node(p, N_CONCAT);
-    node->list = parts.node;
-    node->n = parts.n;
-    return node;
+    return concat ? concat : left;
 }
 
 static struct jnode *parse_compare(struct jparser *p)
@@ -421,8 +403,7 @@ static struct jnode *parse_compare(struct jparser *p)
         int op;
     } ops[] = {{"==", OP_EQ}, {"!=", OP_NE}, {"<", OP_LT},
                {"<=", OP_LE}, {">", OP_GT},  {">=", OP_GE}};
-    struct jnode *left = parse_level(p, 0);
-    struct jnodes operands = {0};
+    struct jnode *left = parse_level(p, 0), *node = NULL;
     while (!p->m->failed) {
         int op = -1;
         for (int i = 0; i < HZP_COUNT(ops) && op < 0; i++)
@@ -441,15 +422,12 @@ static struct jnode *parse_compare(struct jparser *p)
         struct jnode *operand = hzp_j_node(p, N_OPERAND);
         operand->op = (uint8_t)op;
         operand->a = parse_level(p, 0);
-        hzp_j_nodes_add(p, &operands, operand);
+        if (!node)
+            node = hzp_j_node(p, N_COMPARE);
+        node->a = left;
+        hzp_j_nodes_add(p, node, operand);
     }
-    if (!operands.n)
-        return left;
-    struct jnode *node = hzp_j_node(p, N_COMPARE);
-    node->a = left;
-    node->list = operands.node;
-    node->n = operands.n;
-    return node;
+    return node ? node : left;
 }
 
 static struct jnode *parse_not(struct jparser *p)
@@ -465,26 +443,27 @@ static struct jnode *parse_not(struct jparser *p)
     return node;
 }
 
-static struct jnode *parse_and(struct jparser *p)
+/* A row of what `next` parses, with the operator between. */
+static struct jnode *parse_row(struct jparser *p, struct jnode *(*next)(struct jparser *),
+                               const char *name, enum jkind kind)
 {
-    struct jnode *left = parse_not(p);
-    for (int chain = 0; !p->m->failed && hzp_j_skip_if(p, T_NAME, "and"); chain++) {
-        left = binary(p, N_AND, 0, left, parse_not(p));
+    struct jnode *left = next(p);
+    for (int chain = 0; !p->m->failed && hzp_j_skip_if(p, T_NAME, name); chain++) {
+        left = binary(p, kind, 0, left, next(p));
         if (chain > p->m->depth_max / 2)
             hzp_j_refuse(p, HZP_EUNSUP, "the expression is too long");
     }
     return left;
 }
 
+static struct jnode *parse_and(struct jparser *p)
+{
+    return parse_row(p, parse_not, "and", N_AND);
+}
+
 static struct jnode *parse_or(struct jparser *p)
 {
-    struct jnode *left = parse_and(p);
-    for (int chain = 0; !p->m->failed && hzp_j_skip_if(p, T_NAME, "or"); chain++) {
-        left = binary(p, N_OR, 0, left, parse_and(p));
-        if (chain > p->m->depth_max / 2)
-            hzp_j_refuse(p, HZP_EUNSUP, "the expression is too long");
-    }
-    return left;
+    return parse_row(p, parse_and, "or", N_OR);
 }
 
 struct jnode *hzp_j_parse_expr(struct jparser *p, bool with_condition)
@@ -509,26 +488,23 @@ struct jnode *hzp_j_parse_expr(struct jparser *p, bool with_condition)
 
 struct jnode *hzp_j_parse_tuple(struct jparser *p, bool with_condition, const char *end)
 {
-    struct jnodes items = {0};
+    struct jnode *node = hzp_j_node(p, N_TUPLE);
     bool tuple = false;
     while (!p->m->failed) {
-        if (items.n) {
+        if (node->n) {
             if (!hzp_j_skip_if(p, T_OP, ","))
                 break;
             tuple = true;
         }
         if (ends_tuple(p, end))
             break;
-        hzp_j_nodes_add(p, &items, hzp_j_parse_expr(p, with_condition));
+        hzp_j_nodes_add(p, node, hzp_j_parse_expr(p, with_condition));
     }
-    if (!tuple && items.n)
-        return items.node[0];
-    if (!items.n)
+    if (!tuple && node->n)
+        return node->list[0];
+    if (!node->n)
         hzp_j_refuse(p, HZP_EFORMAT, "expected an expression, got '%.*s'", hzp_j_now(p)->bytes,
                      hzp_j_now(p)->text);
-    struct jnode *node = hzp_j_node(p, N_TUPLE);
-    node->list = items.node;
-    node->n = items.n;
     return node;
 }
 
@@ -562,23 +538,20 @@ static struct jnode *parse_one_target(struct jparser *p, bool with_attr)
 
 struct jnode *hzp_j_parse_target(struct jparser *p, const char *end, bool with_attr)
 {
-    struct jnodes items = {0};
+    struct jnode *node = hzp_j_node(p, N_TUPLE);
     bool tuple = false;
     if (!enter(p))
         return hzp_j_node(p, N_NAME);
     while (!p->m->failed) {
-        if (items.n && !hzp_j_skip_if(p, T_OP, ","))
+        if (node->n && !hzp_j_skip_if(p, T_OP, ","))
             break;
-        tuple = items.n > 0;
-        if (items.n && (ends_tuple(p, end) || hzp_j_is(p, T_OP, "=")))
+        tuple = node->n > 0;
+        if (node->n && (ends_tuple(p, end) || hzp_j_is(p, T_OP, "=")))
             break;
-        hzp_j_nodes_add(p, &items, parse_one_target(p, with_attr));
+        hzp_j_nodes_add(p, node, parse_one_target(p, with_attr));
     }
     p->m->depth--;
-    if (!tuple && items.n)
-        return items.node[0];
-    struct jnode *node = hzp_j_node(p, N_TUPLE);
-    node->list = items.node;
-    node->n = items.n;
+    if (!tuple && node->n)
+        return node->list[0];
     return node;
 }

@@ -18,12 +18,8 @@ struct jparser {
     int loops;       /* for loops around, within the macro */
 };
 
-/* A list of nodes that grows. */
-struct jnodes {
-    struct jnode **node;
-    int32_t n, room;
-};
-void hzp_j_nodes_add(struct jparser *p, struct jnodes *nodes, struct jnode *node);
+/* Appends to the node's list. */
+void hzp_j_nodes_add(struct jparser *p, struct jnode *node, struct jnode *item);
 
 /* The token that is parsed next. */
 const struct jtoken *hzp_j_now(const struct jparser *p);
