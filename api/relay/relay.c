@@ -213,11 +213,9 @@ static enum MHD_Result answer_itself(struct hzp_exchange *x, enum hzp_call_end e
     if (end == HZP_CALL_MUTE)
         return hzp_reply_error(x, MHD_HTTP_SERVICE_UNAVAILABLE, NULL, "starting",
                                "rank 0 has not answered yet");
-    return hzp_reply_json(x, MHD_HTTP_OK,
-                          json_pack("{s:s, s:i, s:s}", "status", "degraded", "lost_rank", 0,
-                                    "reason",
-                                    "rank 0 does not answer: it hangs, or is being replaced; "
-                                    "requests wait for it"));
+    return hzp_reply_pack(x, "{s:s, s:i, s:s}", "status", "degraded", "lost_rank", 0, "reason",
+                          "rank 0 does not answer: it hangs, or is being replaced; "
+                          "requests wait for it");
 }
 
 /* I/O thread: there is news. */

@@ -163,13 +163,11 @@ static enum MHD_Result reply_whole(struct hzp_answer *a)
     x->version = version;
     x->staleness = hzp_completion_staleness(c);
     x->stale_prefix = hzp_completion_stale_prefix(c);
-    return hzp_reply_json(x, MHD_HTTP_OK,
-                          json_pack("{s:s, s:s, s:I, s:s, s:s, s:o, s:o, s:o}", "id", a->id,
-                                    "object", c->params.form->object, "created",
-                                    (json_int_t)a->created, "model", x->server->model,
-                                    "system_fingerprint", hzp_fingerprint(version, fingerprint),
-                                    "choices", choices, "usage",
-                                    hzp_usage_json(hzp_completion_usage(c)), "hzpserve", versions));
+    return hzp_reply_pack(x, "{s:s, s:s, s:I, s:s, s:s, s:o, s:o, s:o}", "id", a->id, "object",
+                          c->params.form->object, "created", (json_int_t)a->created, "model",
+                          x->server->model, "system_fingerprint",
+                          hzp_fingerprint(version, fingerprint), "choices", choices, "usage",
+                          hzp_usage_json(hzp_completion_usage(c)), "hzpserve", versions);
 }
 
 /* Pool: a choice has ended, or has tokens in which a stop string may be. */

@@ -13,8 +13,6 @@ enum MHD_Result hzp_route_feedback(struct hzp_exchange *x)
         return hzp_reply_error(x, MHD_HTTP_NOT_FOUND, "id", NULL,
                                "there is no answer %.100s among the newest %d", id,
                                HZP_FEEDBACK_ANSWERS);
-    return hzp_reply_json(x, MHD_HTTP_OK,
-                          json_pack("{s:s, s:s, s:f, s:I, s:b}", "object", "feedback", "id", id,
-                                    "score", score, "weights_version", (json_int_t)version, "trial",
-                                    trial));
+    return hzp_reply_pack(x, "{s:s, s:s, s:f, s:I, s:b}", "object", "feedback", "id", id, "score",
+                          score, "weights_version", (json_int_t)version, "trial", trial);
 }

@@ -27,31 +27,27 @@ enum MHD_Result hzp_route_health(struct hzp_exchange *x)
     if (ranks)
         hzp_ranks_standing(ranks, &now);
     if (now.lost_rank >= 0)
-        return hzp_reply_json(x, MHD_HTTP_OK,
-                              json_pack("{s:s, s:i, s:s}", "status", "degraded", "lost_rank",
-                                        now.lost_rank, "reason", now.why));
+        return hzp_reply_pack(x, "{s:s, s:i, s:s}", "status", "degraded", "lost_rank",
+                              now.lost_rank, "reason", now.why);
     struct hzp_trainer_stats trainer = {0};
     if (x->server->engine->parts.trainer)
         hzp_trainer_read_stats(x->server->engine->parts.trainer, &trainer);
     if (trainer.broken)
-        return hzp_reply_json(x, MHD_HTTP_OK,
-                              json_pack("{s:s, s:s}", "status", "degraded", "reason",
-                                        "training has stopped: weights that are not finite, a "
-                                        "damaged checkpoint, or an activation that failed half "
-                                        "way; the log says which"));
+        return hzp_reply_pack(x, "{s:s, s:s}", "status", "degraded", "reason",
+                              "training has stopped: weights that are not finite, a "
+                              "damaged checkpoint, or an activation that failed half "
+                              "way; the log says which");
     struct hzp_state *state = x->server->engine->state;
     const char *why = state ? hzp_state_unwritten(state) : NULL;
     if (!why && logits_fail(x->server->engine))
         why = "the logits of the newest requests are not finite: the weights, or the device, are "
               "damaged";
     if (why)
-        return hzp_reply_json(x, MHD_HTTP_OK,
-                              json_pack("{s:s, s:s}", "status", "degraded", "reason", why));
+        return hzp_reply_pack(x, "{s:s, s:s}", "status", "degraded", "reason", why);
     char missing[256];
     int rank = hzp_replicas_missing(x->server->engine, missing, sizeof(missing));
     if (rank >= 0)
-        return hzp_reply_json(x, MHD_HTTP_OK,
-                              json_pack("{s:s, s:i, s:s}", "status", "degraded", "lost_rank", rank,
-                                        "reason", missing));
-    return hzp_reply_json(x, MHD_HTTP_OK, json_pack("{s:s}", "status", "ok"));
+        return hzp_reply_pack(x, "{s:s, s:i, s:s}", "status", "degraded", "lost_rank", rank,
+                              "reason", missing);
+    return hzp_reply_pack(x, "{s:s}", "status", "ok");
 }

@@ -58,9 +58,8 @@ enum MHD_Result hzp_route_lessons(struct hzp_exchange *x)
     json_t *list = json_array();
     for (int32_t i = 0; i < r && i < limit; i++)
         json_array_append_new(list, lesson_json(x, &lesson[i]));
-    return hzp_reply_json(
-        x, MHD_HTTP_OK,
-        json_pack("{s:s, s:o, s:b}", "object", "list", "data", list, "has_more", r > limit));
+    return hzp_reply_pack(x, "{s:s, s:o, s:b}", "object", "list", "data", list, "has_more",
+                          r > limit);
 }
 
 /* ---- one lesson ---- */

@@ -42,8 +42,7 @@ static json_t *model_json(const struct hzp_server *server)
 
 enum MHD_Result hzp_route_models(struct hzp_exchange *x)
 {
-    return hzp_reply_json(
-        x, MHD_HTTP_OK, json_pack("{s:s, s:[o]}", "object", "list", "data", model_json(x->server)));
+    return hzp_reply_pack(x, "{s:s, s:[o]}", "object", "list", "data", model_json(x->server));
 }
 
 enum MHD_Result hzp_route_model(struct hzp_exchange *x)
@@ -57,7 +56,7 @@ enum MHD_Result hzp_route_model(struct hzp_exchange *x)
 
 enum MHD_Result hzp_route_version(struct hzp_exchange *x)
 {
-    return hzp_reply_json(x, MHD_HTTP_OK, json_pack("{s:s}", "version", HZP_VERSION_TEXT));
+    return hzp_reply_pack(x, "{s:s}", "version", HZP_VERSION_TEXT);
 }
 
 /* Answers GET /, the URL that the server prints when it starts. */

@@ -182,10 +182,8 @@ enum MHD_Result hzp_route_openapi(struct hzp_exchange *x)
                         json_pack("{s:s, s:[s], s:{s:{s:s, s:[s, s]}}}", "type", "object",
                                   "required", "error", "properties", "error", "type", "object",
                                   "required", "message", "type"));
-    return hzp_reply_json(x, MHD_HTTP_OK,
-                          json_pack("{s:s, s:{s:s, s:s}, s:o, s:{s:o, s:{s:{s:s, s:s}}}}",
-                                    "openapi", "3.1.0", "info", "title", "hzpserve", "version",
-                                    HZP_VERSION_TEXT, "paths", paths, "components", "schemas",
-                                    schemas, "securitySchemes", "key", "type", "http", "scheme",
-                                    "bearer"));
+    return hzp_reply_pack(x, "{s:s, s:{s:s, s:s}, s:o, s:{s:o, s:{s:{s:s, s:s}}}}", "openapi",
+                          "3.1.0", "info", "title", "hzpserve", "version", HZP_VERSION_TEXT,
+                          "paths", paths, "components", "schemas", schemas, "securitySchemes",
+                          "key", "type", "http", "scheme", "bearer");
 }

@@ -66,9 +66,8 @@ int hzp_replicas_missing(const struct hzp_engine *engine, char *why, size_t size
 
 enum MHD_Result hzp_route_ranks(struct hzp_exchange *x)
 {
-    return hzp_reply_json(
-        x, MHD_HTTP_OK,
-        json_pack("{s:s, s:o}", "object", "list", "data", hzp_replicas_json(x->server->engine)));
+    return hzp_reply_pack(x, "{s:s, s:o}", "object", "list", "data",
+                          hzp_replicas_json(x->server->engine));
 }
 
 /* The rank of "1/drain"; -1: it is none. */

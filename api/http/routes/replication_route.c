@@ -123,11 +123,10 @@ enum MHD_Result hzp_route_replication(struct hzp_exchange *x)
     int r = hzp_state_replica(x->server->engine->state, &replica, &err);
     if (r < 0)
         return hzp_reply_fail(x, r, &err);
-    return hzp_reply_json(x, MHD_HTTP_OK,
-                          json_pack("{s:s, s:s, s:s, s:s, s:I}", "object", "replication", "dtype",
-                                    hzp_manifest_type_name(replica.type), "shapes", replica.shapes,
-                                    "tokenizer", replica.tokenizer, "piece_bytes",
-                                    (json_int_t)piece_bytes(x)));
+    return hzp_reply_pack(x, "{s:s, s:s, s:s, s:s, s:I}", "object", "replication", "dtype",
+                          hzp_manifest_type_name(replica.type), "shapes", replica.shapes,
+                          "tokenizer", replica.tokenizer, "piece_bytes",
+                          (json_int_t)piece_bytes(x));
 }
 
 /* ---- an upload ---- */
@@ -151,10 +150,9 @@ static enum MHD_Result reply_upload(struct hzp_exchange *x, uint64_t checksum)
                                                      (json_int_t)received[u]));
     free(received);
     hzp_checksum_text(checksum, text);
-    return hzp_reply_json(x, MHD_HTTP_OK,
-                          json_pack("{s:s, s:s, s:i, s:o, s:I}", "object", "upload", "checksum",
-                                    text, "units", (int)l->units, "missing", missing, "piece_bytes",
-                                    (json_int_t)piece_bytes(x)));
+    return hzp_reply_pack(x, "{s:s, s:s, s:i, s:o, s:I}", "object", "upload", "checksum", text,
+                          "units", (int)l->units, "missing", missing, "piece_bytes",
+                          (json_int_t)piece_bytes(x));
 }
 
 enum MHD_Result hzp_route_replication_begin(struct hzp_exchange *x)
@@ -185,9 +183,8 @@ enum MHD_Result hzp_route_replication_put(struct hzp_exchange *x)
                                    x->body ? x->body : "", x->bytes, &received, &err);
     if (r < 0)
         return hzp_reply_conflict(x, r, &err);
-    return hzp_reply_json(x, MHD_HTTP_OK,
-                          json_pack("{s:s, s:I, s:I}", "object", "upload.unit", "unit",
-                                    (json_int_t)unit, "received", (json_int_t)received));
+    return hzp_reply_pack(x, "{s:s, s:I, s:I}", "object", "upload.unit", "unit", (json_int_t)unit,
+                          "received", (json_int_t)received);
 }
 
 enum MHD_Result hzp_route_replication_activate(struct hzp_exchange *x)

@@ -180,9 +180,8 @@ enum MHD_Result hzp_route_rollouts_post(struct hzp_exchange *x)
 
 enum MHD_Result hzp_route_rollouts(struct hzp_exchange *x)
 {
-    return hzp_reply_json(x, MHD_HTTP_OK,
-                          json_pack("{s:s, s:o}", "object", "list", "data",
-                                    hzp_rollouts_list(x->server->engine->rollouts)));
+    return hzp_reply_pack(x, "{s:s, s:o}", "object", "list", "data",
+                          hzp_rollouts_list(x->server->engine->rollouts));
 }
 
 enum MHD_Result hzp_route_rollout(struct hzp_exchange *x)
@@ -214,9 +213,8 @@ enum MHD_Result hzp_route_sample_reward(struct hzp_exchange *x)
         return hzp_reply_no_route(x);
     int r = hzp_rollouts_reward(x->server->engine->rollouts, sample, reward, &err);
     return r < 0 ? hzp_reply_fail(x, r, &err)
-                 : hzp_reply_json(x, MHD_HTTP_OK,
-                                  json_pack("{s:s, s:I, s:f}", "object", "sample", "sample",
-                                            (json_int_t)sample, "reward", reward));
+                 : hzp_reply_pack(x, "{s:s, s:I, s:f}", "object", "sample", "sample",
+                                  (json_int_t)sample, "reward", reward);
 }
 
 /* ---- metrics ---- */

@@ -287,5 +287,5 @@ enum MHD_Result hzp_route_tokenizer_info(struct hzp_exchange *x)
 enum MHD_Result hzp_route_load(struct hzp_exchange *x)
 {
     int active = atomic_load(&x->server->active) - 1; /* without this one */
-    return hzp_reply_json(x, MHD_HTTP_OK, json_pack("{s:i}", "server_load", HZP_MAX(active, 0)));
+    return hzp_reply_pack(x, "{s:i}", "server_load", HZP_MAX(active, 0));
 }

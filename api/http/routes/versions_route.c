@@ -231,7 +231,7 @@ static enum MHD_Result list_names(struct hzp_exchange *x)
                                               (json_int_t)places.name[i].id, "since_unix_ms",
                                               (json_int_t)places.name[i].unix_ms));
     hzp_places_fini(&places);
-    return hzp_reply_json(x, MHD_HTTP_OK, json_pack("{s:s, s:o}", "object", "list", "data", list));
+    return hzp_reply_pack(x, "{s:s, s:o}", "object", "list", "data", list);
 }
 
 enum MHD_Result hzp_route_version_get(struct hzp_exchange *x)
@@ -379,9 +379,7 @@ enum MHD_Result hzp_route_name_delete(struct hzp_exchange *x)
     if (r < 0)
         return hzp_reply_fail(x, r, &err);
     hzp_route_audit(x, "unname", json_pack("{s:s}", "name", x->tail));
-    return hzp_reply_json(
-        x, MHD_HTTP_OK,
-        json_pack("{s:s, s:s, s:b}", "object", "name", "name", x->tail, "deleted", true));
+    return hzp_reply_pack(x, "{s:s, s:s, s:b}", "object", "name", "name", x->tail, "deleted", true);
 }
 
 /* ---- one example ---- */
@@ -426,12 +424,11 @@ enum MHD_Result hzp_route_example_get(struct hzp_exchange *x)
     hzp_weights_read_stats(x->server->engine->parts.weights, &weights);
     struct hzp_audit_taught who = {.key = ""};
     bool known = hzp_audit_find(hzp_state_audit(x->server->engine->state), n, &who);
-    return hzp_reply_json(x, MHD_HTTP_OK,
-                          json_pack("{s:s, s:I, s:s, s:s?, s:s?, s:s?}", "object",
-                                    "fine_tuning.example", "number", (json_int_t)n, "status",
-                                    example_status(x->server->engine, n, weights.learned_through),
-                                    "key", known ? who.key : NULL, "request",
-                                    known ? who.request : NULL, "taught", known ? who.time : NULL));
+    return hzp_reply_pack(x, "{s:s, s:I, s:s, s:s?, s:s?, s:s?}", "object", "fine_tuning.example",
+                          "number", (json_int_t)n, "status",
+                          example_status(x->server->engine, n, weights.learned_through), "key",
+                          known ? who.key : NULL, "request", known ? who.request : NULL, "taught",
+                          known ? who.time : NULL);
 }
 
 enum MHD_Result hzp_route_example_delete(struct hzp_exchange *x)

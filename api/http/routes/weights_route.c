@@ -110,17 +110,15 @@ enum MHD_Result hzp_route_weights(struct hzp_exchange *x)
         json_array_append_new(seen, json_integer((json_int_t)stats.staleness_seen[i]));
     json_t *ranks = hzp_replicas_json(x->server->engine);
     stats.staleness = hzp_replicas_staleness(x->server->engine, stats.staleness);
-    return hzp_reply_json(
-        x, MHD_HTTP_OK,
-        json_pack(
-            "{s:s, s:o, s:o, s:I, s:I, s:I, s:I, s:i, s:i, s:i, s:I, s:o, s:o, s:o, s:o, s:o*}",
-            "object", "list", "gate", gate_json(x->server->engine), "canary",
-            canary_json(x->server->engine), "serving", (json_int_t)stats.serving_id,
-            "serving_optimizer_step", (json_int_t)stats.serving_optimizer_step,
-            "finished_optimizer_step", (json_int_t)stats.finished_optimizer_step, "staleness",
-            (json_int_t)stats.staleness, "max_staleness", stats.max_staleness, "slots", stats.slots,
-            "slots_free", stats.slots_free, "publications", (json_int_t)stats.publications,
-            "learned_through", hzp_through_json(through), "finished_through",
-            hzp_through_json(stats.learned_through), "staleness_histogram", seen, "data", list,
-            "ranks", ranks));
+    return hzp_reply_pack(
+        x, "{s:s, s:o, s:o, s:I, s:I, s:I, s:I, s:i, s:i, s:i, s:I, s:o, s:o, s:o, s:o, s:o*}",
+        "object", "list", "gate", gate_json(x->server->engine), "canary",
+        canary_json(x->server->engine), "serving", (json_int_t)stats.serving_id,
+        "serving_optimizer_step", (json_int_t)stats.serving_optimizer_step,
+        "finished_optimizer_step", (json_int_t)stats.finished_optimizer_step, "staleness",
+        (json_int_t)stats.staleness, "max_staleness", stats.max_staleness, "slots", stats.slots,
+        "slots_free", stats.slots_free, "publications", (json_int_t)stats.publications,
+        "learned_through", hzp_through_json(through), "finished_through",
+        hzp_through_json(stats.learned_through), "staleness_histogram", seen, "data", list, "ranks",
+        ranks);
 }

@@ -252,6 +252,8 @@ enum MHD_Result hzp_reply_no_memory(struct hzp_exchange *x);
 
 /* Takes over json. */
 enum MHD_Result hzp_reply_json(struct hzp_exchange *x, int status, json_t *json);
+/* 200 with what json_pack makes of the rest. */
+enum MHD_Result hzp_reply_pack(struct hzp_exchange *x, const char *format, ...);
 /* The same with one more header; value NULL: without it. */
 enum MHD_Result hzp_reply_json_with(struct hzp_exchange *x, int status, json_t *json,
                                     const char *header, const char *value);

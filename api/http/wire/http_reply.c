@@ -129,6 +129,15 @@ enum MHD_Result hzp_reply_json(struct hzp_exchange *x, int status, json_t *json)
     return hzp_reply_json_with(x, status, json, NULL, NULL);
 }
 
+enum MHD_Result hzp_reply_pack(struct hzp_exchange *x, const char *format, ...)
+{
+    va_list args;
+    va_start(args, format);
+    json_t *json = json_vpack_ex(NULL, 0, format, args);
+    va_end(args);
+    return hzp_reply_json(x, MHD_HTTP_OK, json);
+}
+
 enum MHD_Result hzp_reply_error(struct hzp_exchange *x, int status, const char *param,
                                 const char *code, const char *message, ...)
 {
