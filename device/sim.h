@@ -8,7 +8,7 @@
 
 #include "device/device.h"
 
-/* Whether this is the simulated device itself (a trace of it is not). */
+/* Whether this is the simulated device. */
 bool hzp_sim_is(const struct hzp_device *dev);
 
 /* Advances the clock to at_ns if that is later than now: the host has waited for something that is

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* device/trace.h - a device that wraps another: it times, waits for and checks each op.
+/* device/trace.h - times, waits for and checks each op of a device.  A traced device has no graphs.
  *
  * Selected by the environment, so that kernels and callers need no change:
  *   HZP_TRACE=file.json  writes every op and copy with lane, start, duration, bytes, flops, as a
@@ -18,8 +18,14 @@
 /* Whether the environment selects tracing. */
 bool hzp_trace_wanted(void);
 
-/* Takes ownership of inner: closing *ret closes it.  On failure inner stays the caller's.  HZP_EIO:
- * the file cannot be written.  HZP_EINVAL: HZP_CHECK is not "nan". */
-int hzp_trace_open(struct hzp_device *inner, struct hzp_device **ret, struct hzp_err_text *reterr);
+/* Sets dev->trace.  HZP_EIO: the file cannot be written.  HZP_EINVAL: HZP_CHECK is not "nan". */
+int hzp_trace_open(struct hzp_device *dev, struct hzp_err_text *reterr);
+void hzp_trace_close(struct hzp_trace *trace); /* while the device is open; NULL: no effect */
+
+/* What the front end tells of a device that has a trace: a lane was opened; an op was issued at
+ * begin_ns and gave r; a copy was.  The latter two return the outcome. */
+void hzp_trace_lane(struct hzp_lane *lane);
+int hzp_trace_op(struct hzp_lane *lane, enum hzp_op op, const void *args, uint64_t begin_ns, int r);
+int hzp_trace_copy(struct hzp_lane *lane, size_t size, uint64_t begin_ns);
 
 #endif
