@@ -136,6 +136,19 @@ int hzp_link_poll(struct hzp_link *link, hzp_ticket ticket, struct hzp_err_text 
  * ranks of one thread.  HZP_EIO. */
 int hzp_link_wait(struct hzp_link *link, hzp_ticket ticket, struct hzp_err_text *reterr);
 
+/* Posts and waits. */
+int hzp_link_move(struct hzp_link *link, const struct hzp_transfer *transfer,
+                  struct hzp_err_text *reterr);
+/* The same with bytes of host memory, on all ranks: root's to all; each rank's to all, by rank. */
+int hzp_link_broadcast(struct hzp_link *link, int root, void *data, size_t bytes, uint64_t tag,
+                       struct hzp_err_text *reterr);
+int hzp_link_gather(struct hzp_link *link, const void *mine, size_t bytes, void *all, uint64_t tag,
+                    struct hzp_err_text *reterr);
+/* All ranks say how they have fared, own->text naming what has failed where code < 0; each returns
+ * as the first that failed. */
+int hzp_link_agree(struct hzp_link *link, int code, const struct hzp_err_text *own, uint64_t tag,
+                   struct hzp_err_text *reterr);
+
 /* For the collective op in two parts, on the thread that uses the link: begin posts a transfer and
  * remembers its ticket, end waits for the oldest that was begun and not ended; other transfers may
  * be posted and waited for between the two.  begin: as of post; HZP_EBUSY: HZP_LINK_BEGUN_MAX have

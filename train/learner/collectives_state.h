@@ -25,8 +25,6 @@ enum hzp_collectives_tag {
     HZP_TAG_STATE,
     HZP_TAG_FILL,
     HZP_TAG_COMPARE,
-    HZP_TAG_SHARE,
-    HZP_TAG_AGREE,
     HZP_TAG_READY,
 };
 
