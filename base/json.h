@@ -16,8 +16,7 @@
  *
  * Thread: any.
  */
-#ifndef HZP_BASE_JSON_H
-#define HZP_BASE_JSON_H
+#pragma once
 
 #include "base/base.h"
 
@@ -75,5 +74,3 @@ json_t *hzp_json_copy(const json_t *value);
 /* json_dumps() of a value of any kind, spelled ones in it included; the caller frees it.  flags are
  * jansson's.  NULL: no memory. */
 char *hzp_json_dumps(const json_t *value, size_t flags);
-
-#endif

@@ -6,8 +6,7 @@
  *
  * Thread: as device/device.h says for the function in front of it; engine where it says nothing.
  */
-#ifndef HZP_DEVICE_BACKEND_H
-#define HZP_DEVICE_BACKEND_H
+#pragma once
 
 #include "device/device.h"
 
@@ -113,5 +112,4 @@ void hzp_ref_fill(hzp_op_fn *op[HZP_OP_COUNT]);
 
 #ifdef __cplusplus
 }
-#endif
 #endif

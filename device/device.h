@@ -11,8 +11,7 @@
  *
  * Thread: engine.  A device belongs to one thread for life.
  */
-#ifndef HZP_DEVICE_DEVICE_H
-#define HZP_DEVICE_DEVICE_H
+#pragma once
 
 #include "base/err.h"
 #include "device/ops.h"
@@ -221,5 +220,4 @@ uint64_t hzp_device_now_ns(struct hzp_device *dev);
 
 #ifdef __cplusplus
 }
-#endif
 #endif

@@ -3,8 +3,7 @@
  *
  * Thread: the device's.
  */
-#ifndef HZP_DEVICE_SIM_H
-#define HZP_DEVICE_SIM_H
+#pragma once
 
 #include "device/device.h"
 
@@ -14,5 +13,3 @@ bool hzp_sim_is(const struct hzp_device *dev);
 /* Advances the clock to at_ns if that is later than now: the host has waited for something that is
  * not an op. */
 void hzp_sim_wait_until(struct hzp_device *dev, uint64_t at_ns);
-
-#endif

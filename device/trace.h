@@ -10,8 +10,7 @@
  *
  * Thread: engine.
  */
-#ifndef HZP_DEVICE_TRACE_H
-#define HZP_DEVICE_TRACE_H
+#pragma once
 
 #include "device/device.h"
 
@@ -27,5 +26,3 @@ void hzp_trace_close(struct hzp_trace *trace); /* while the device is open; NULL
 void hzp_trace_lane(struct hzp_lane *lane);
 int hzp_trace_op(struct hzp_lane *lane, enum hzp_op op, const void *args, uint64_t begin_ns, int r);
 int hzp_trace_copy(struct hzp_lane *lane, size_t size, uint64_t begin_ns);
-
-#endif

@@ -27,8 +27,7 @@
  * Thread: one at a time, the one that opened the link or, while a plan runs, that of the lane with
  * the plan's collectives; unless a function says otherwise.
  */
-#ifndef HZP_MESH_LINK_H
-#define HZP_MESH_LINK_H
+#pragma once
 
 #include "base/err.h"
 
@@ -339,5 +338,3 @@ struct hzp_link_about {
     bool usable;
 };
 bool hzp_link_about(int i, struct hzp_link_about *ret);
-
-#endif

@@ -17,8 +17,7 @@
  *
  * Thread: the creator's, except where marked engine.
  */
-#ifndef HZP_SERVE_REQUEST_H
-#define HZP_SERVE_REQUEST_H
+#pragma once
 
 #include "device/ops.h"
 #include "serve/consistency.h"
@@ -193,5 +192,3 @@ static inline bool hzp_request_pools(const struct hzp_request *rq, int32_t p)
     return (rq->pooling == HZP_POOLING_MEAN && p < rq->prompt_count) ||
            (rq->pooling == HZP_POOLING_LAST && p == rq->prompt_count - 1);
 }
-
-#endif

@@ -20,8 +20,7 @@
  *
  * Thread: engine; the wake is called by the tier's thread.
  */
-#ifndef HZP_SERVE_TIER_H
-#define HZP_SERVE_TIER_H
+#pragma once
 
 #include "serve/kvpool.h"
 
@@ -88,5 +87,3 @@ struct hzp_tier_stats {
     uint64_t written, read, failed;
 };
 void hzp_tier_read_stats(const struct hzp_tier *tier, struct hzp_tier_stats *ret);
-
-#endif

@@ -6,8 +6,7 @@
  *
  * Thread: any.
  */
-#ifndef HZP_WEIGHTS_CONFIG_READ_H
-#define HZP_WEIGHTS_CONFIG_READ_H
+#pragma once
 
 #include "base/err.h"
 #include "weights/families.h"
@@ -66,5 +65,3 @@ bool hzp_config_null(const struct hzp_config_source *src, const char *key);
  * read.  Also HZP_EUNSUP. */
 int hzp_config_read_rope(const struct hzp_config_source *src, const struct hzp_family *family,
                          struct hzp_model_config *c);
-
-#endif

@@ -7,8 +7,7 @@
  *
  * Only vec_tmpl.h includes it.  Thread: any.
  */
-#ifndef HZP_DEVICE_CPU_VEC_BASE_H
-#define HZP_DEVICE_CPU_VEC_BASE_H
+#pragma once
 
 enum { VL = 4 };
 typedef v4 vf;
@@ -170,5 +169,3 @@ INLINE vf vexp(vf x)
     y = vpick(high, vset(INFINITY), y);
     return (vf)((vi)y & ~low);
 }
-
-#endif

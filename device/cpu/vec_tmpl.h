@@ -8,8 +8,7 @@
  *
  * Thread: any.
  */
-#ifndef HZP_DEVICE_CPU_VEC_H
-#define HZP_DEVICE_CPU_VEC_H
+#pragma once
 
 #include "device/bf16.h"
 #include "device/cpu/cpu.h"
@@ -439,5 +438,3 @@ INLINE void vput(void *p, size_t i, enum hzp_dtype type, vf x, int left)
     else
         vstore((float *)p + i, x, left);
 }
-
-#endif

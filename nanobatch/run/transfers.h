@@ -16,8 +16,7 @@
  *
  * Thread: engine.
  */
-#ifndef HZP_NANOBATCH_RUN_TRANSFERS_H
-#define HZP_NANOBATCH_RUN_TRANSFERS_H
+#pragma once
 
 #include "base/timeline.h"
 #include "mesh/link.h"
@@ -87,5 +86,3 @@ static inline bool hzp_transfers_done(const struct hzp_transfers *t)
 {
     return t->done == t->entries;
 }
-
-#endif

@@ -4,8 +4,7 @@
  * Invariant: hzp_utf8_get reads only text that hzp_utf8_valid has accepted.
  * Thread: any.
  */
-#ifndef HZP_TEXT_CHARS_UTF8_H
-#define HZP_TEXT_CHARS_UTF8_H
+#pragma once
 
 #include "base/base.h"
 
@@ -104,5 +103,3 @@ static inline bool hzp_utf8_is_space(uint32_t code)
     return code == 0x85 || code == 0xA0 || code == 0x1680 || (code >= 0x2000 && code <= 0x200A) ||
            code == 0x2028 || code == 0x2029 || code == 0x202F || code == 0x205F || code == 0x3000;
 }
-
-#endif

@@ -38,8 +38,7 @@
  *
  * Thread: engine; error and stage: also the thread for which a gather has ended.
  */
-#ifndef HZP_TRAIN_COLLECTIVES_H
-#define HZP_TRAIN_COLLECTIVES_H
+#pragma once
 
 #include "nanobatch/model/backward.h"
 #include "nanobatch/model/gather.h"
@@ -190,5 +189,3 @@ struct hzp_link *hzp_collectives_link(const struct hzp_collectives *x);
 
 /* The list; for the limit of what may be offered, and for tests. */
 struct hzp_transfers *hzp_collectives_transfers(struct hzp_collectives *x);
-
-#endif

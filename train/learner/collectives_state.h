@@ -4,8 +4,7 @@
  *
  * Thread: engine.
  */
-#ifndef HZP_TRAIN_COLLECTIVES_STATE_H
-#define HZP_TRAIN_COLLECTIVES_STATE_H
+#pragma once
 
 #include "nanobatch/model/train_space_state.h"
 #include "train/learner/collectives.h"
@@ -110,5 +109,3 @@ void hzp_collectives_empty_ring(struct hzp_collectives *x);
 /* Gathers unit u of version v, after `after` items, if a forward pass begins with it. */
 void hzp_collectives_gather_first(struct hzp_collectives *x, const struct hzp_version *v, int32_t u,
                                   int32_t after);
-
-#endif

@@ -4,8 +4,7 @@
  *
  * Thread: the caller holds the lock, or is the only thread that knows the log, while it is opened.
  */
-#ifndef HZP_TRAIN_TABLE_SAMPLE_LOG_STATE_H
-#define HZP_TRAIN_TABLE_SAMPLE_LOG_STATE_H
+#pragma once
 
 #include "base/thread.h"
 #include "train/table/sample_log.h"
@@ -99,5 +98,3 @@ int hzp_sample_log_find_lessons(struct hzp_sample_log *log, struct hzp_sample *c
  * HZP_EFORMAT: it is damaged. */
 int hzp_sample_log_read_row(struct hzp_sample_log *log, sqlite3_stmt *s, struct hzp_sample **ret,
                             struct hzp_err_text *reterr);
-
-#endif

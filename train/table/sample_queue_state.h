@@ -4,8 +4,7 @@
  *
  * Thread: as the comments in the struct say.
  */
-#ifndef HZP_TRAIN_TABLE_SAMPLE_QUEUE_STATE_H
-#define HZP_TRAIN_TABLE_SAMPLE_QUEUE_STATE_H
+#pragma once
 
 #include "train/table/sample_queue.h"
 
@@ -113,5 +112,3 @@ void hzp_sample_queue_advance(struct hzp_sample_queue *q);
 void hzp_sample_queue_shuffle_replay(struct hzp_sample_queue *q, uint64_t round);
 /* Nothing waits in this group: begins one of the lessons that wait.  The lock is held. */
 void hzp_sample_queue_begin_group(struct hzp_sample_queue *q, int64_t tokens_max);
-
-#endif
