@@ -9,7 +9,6 @@
 
 #include "device/account.h"
 #include "device/backend.h"
-#include "device/trace.h"
 
 #include <math.h>
 #include <stdatomic.h>
@@ -25,7 +24,7 @@ struct front_fence {
     struct hzp_fence *inner; /* the backend's; NULL: its ops end at issue */
 };
 
-static bool env_on(const char *name)
+bool hzp_env_on(const char *name)
 {
     const char *value = getenv(name);
     return value && *value && strcmp(value, "0") != 0;
@@ -62,7 +61,7 @@ int hzp_device_alloc(struct hzp_device *dev, enum hzp_mem where, size_t size, vo
         return HZP_ENOMEM;
     size = HZP_ROUND_UP(HZP_MAX(size, (size_t)1), (size_t)4096);
     HZP_TRY(dev->backend->mem_alloc(dev, where, size, &ptr));
-    if (env_on("HZP_POISON")) {
+    if (hzp_env_on("HZP_POISON")) {
         int r = HZP_OK;
         if (where == HZP_MEM_HOST)
             memset(ptr, 0xff, size); /* NaN in every floating-point type */
@@ -86,7 +85,7 @@ int hzp_device_zero(struct hzp_device *dev, void *ptr, size_t size)
 
 int hzp_device_touch(struct hzp_device *dev, void *ptr, size_t size)
 {
-    bool there = !dev->backend->host_memory || env_on("HZP_POISON");
+    bool there = !dev->backend->host_memory || hzp_env_on("HZP_POISON");
     return there ? HZP_OK : hzp_device_zero(dev, ptr, size);
 }
 

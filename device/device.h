@@ -2,8 +2,9 @@
 /* device/device.h - the interface for computing: devices, lanes, fences and graphs.
  *
  * Backends: ref (plain C, the specification), cpu, cuda, sim (no arithmetic, virtual clock);
- * device/backend.h is the interface of a backend.  Callers use hzp_device_*, hzp_lane_* and hzp_fence_*; those check arguments once (debug builds: every op
- * through hzp_op_validate), so a backend may assume valid arguments.
+ * device/backend.h is the interface of a backend.  Callers use hzp_device_*, hzp_lane_* and
+ * hzp_fence_*; those check arguments once (debug builds: every op through hzp_op_validate), so a
+ * backend may assume valid arguments.
  *
  * A lane is an ordered queue with a share of the device's cores (SMs); lanes run in parallel. At
  * issue, an op's arguments are copied, or the op has ended when issue returns; the memory its

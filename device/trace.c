@@ -10,6 +10,7 @@
 #include "base/arena.h"
 #include "base/chrome.h"
 #include "base/log.h"
+#include "device/backend.h"
 #include "device/bf16.h"
 #include "device/operand.h"
 
@@ -26,15 +27,9 @@ struct hzp_trace {
     size_t staging_size;
 };
 
-static bool env_on(const char *name)
-{
-    const char *value = getenv(name);
-    return value && *value && strcmp(value, "0") != 0;
-}
-
 bool hzp_trace_wanted(void)
 {
-    return env_on("HZP_TRACE") || env_on("HZP_SYNC") || env_on("HZP_CHECK");
+    return hzp_env_on("HZP_TRACE") || hzp_env_on("HZP_SYNC") || hzp_env_on("HZP_CHECK");
 }
 
 /* Waits for what the lane does, if the trace waits. */
@@ -155,10 +150,10 @@ static FILE *file_open(char *path, size_t size)
 int hzp_trace_open(struct hzp_device *dev, struct hzp_err_text *reterr)
 {
     FILE *file = NULL;
-    const char *check = env_on("HZP_CHECK") ? getenv("HZP_CHECK") : NULL;
+    const char *check = hzp_env_on("HZP_CHECK") ? getenv("HZP_CHECK") : NULL;
     if (check && strcmp(check, "nan") != 0)
         return hzp_fail_param(reterr, HZP_EINVAL, "HZP_CHECK", "HZP_CHECK=%s: not nan", check);
-    if (env_on("HZP_TRACE")) {
+    if (hzp_env_on("HZP_TRACE")) {
         char path[4096];
         file = file_open(path, sizeof(path));
         if (!file)
@@ -169,7 +164,7 @@ int hzp_trace_open(struct hzp_device *dev, struct hzp_err_text *reterr)
     if (file)
         hzp_chrome_begin(&trace->chrome, file);
     trace->check = check;
-    trace->wait = file || check || env_on("HZP_SYNC");
+    trace->wait = file || check || hzp_env_on("HZP_SYNC");
     trace->begin_ns = hzp_device_now_ns(dev);
     dev->trace = trace;
     return HZP_OK;

@@ -20,9 +20,3 @@ bool hzp_trace_wanted(void);
 /* Sets dev->trace.  HZP_EIO: the file cannot be written.  HZP_EINVAL: HZP_CHECK is not "nan". */
 int hzp_trace_open(struct hzp_device *dev, struct hzp_err_text *reterr);
 void hzp_trace_close(struct hzp_trace *trace); /* while the device is open; NULL: no effect */
-
-/* What the front end tells of a device that has a trace: a lane was opened; an op was issued at
- * begin_ns and gave r; a copy was.  The latter two return the outcome. */
-void hzp_trace_lane(struct hzp_lane *lane);
-int hzp_trace_op(struct hzp_lane *lane, enum hzp_op op, const void *args, uint64_t begin_ns, int r);
-int hzp_trace_copy(struct hzp_lane *lane, size_t size, uint64_t begin_ns);
