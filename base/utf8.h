@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* text/chars/utf8.h - code points in and out of UTF-8.
+/* base/utf8.h - code points in and out of UTF-8.
  *
  * Invariant: hzp_utf8_get reads only text that hzp_utf8_valid has accepted.
  * Thread: any.
@@ -93,6 +93,13 @@ static inline size_t hzp_utf8_valid(const char *text, size_t bytes)
         at += (size_t)length;
     }
     return at;
+}
+
+/* Bytes of the character at p; 0: it is not UTF-8. */
+static inline size_t hzp_utf8_bytes(const char *p, const char *end)
+{
+    int n = hzp_utf8_length((uint8_t)*p);
+    return n && end - p >= n && hzp_utf8_valid(p, (size_t)n) == (size_t)n ? (size_t)n : 0;
 }
 
 /* White_Space of Unicode. */
