@@ -91,12 +91,6 @@ static struct hzp_collective_args exchange_of(const struct hzp_crew *c, int32_t 
                                         .accumulate = scatter};
 }
 
-static int by_value(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return x < y ? -1 : x > y;
-}
-
 static int do_exchange(struct hzp_crew *c, const struct order *o)
 {
     struct hzp_device *dev = c->config.rig->config.model->dev;
@@ -107,8 +101,8 @@ static int do_exchange(struct hzp_crew *c, const struct order *o)
         HZP_TRY(hzp_lane_issue(c->lane, HZP_OP_collective, &args));
         ns[i] = (double)(hzp_device_now_ns(dev) - begin);
     }
-    qsort(ns + 1, ROUNDS, sizeof(*ns), by_value);
-    c->exchange_ns = HZP_MAX(ns[1 + ROUNDS / 2], 1);
+    double median = hzp_median(ns + 1, ROUNDS);
+    c->exchange_ns = HZP_MAX(median, 1);
     return HZP_OK;
 }
 

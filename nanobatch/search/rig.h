@@ -67,3 +67,6 @@ int hzp_rig_update(struct hzp_rig *rig);
  * serving's items or ride in them. */
 void hzp_rig_build(struct hzp_rig *rig, const struct hzp_plan_shape *shape, int32_t from,
                    int32_t to, struct hzp_plan *plan);
+
+/* Sorts the values; the one in the middle. */
+double hzp_median(double *value, int32_t count);
