@@ -122,7 +122,7 @@ struct hzp_request {
      * the first output. */
     uint64_t trial;
     bool on_trial;
-    uint64_t submitted_ns, admitted_ns, finished_ns;
+    uint64_t submitted_ns, admitted_ns;
     /* No token follows the newest one, though the state is not final yet.  Set before the
      * `out_count` that shows that token. */
     _Atomic bool whole;

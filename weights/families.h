@@ -30,7 +30,6 @@ struct hzp_family_row {
 
 struct hzp_family {
     const char *model_type;
-    const char *architecture;
     const struct hzp_family_row *row;
     int32_t rows;
     bool qkv_bias, qk_norm;

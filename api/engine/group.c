@@ -2,7 +2,6 @@
 #include "api/engine/group.h"
 
 #include "base/arena.h"
-#include "nanobatch/loop.h"
 #include "weights/config.h"
 #include "weights/tensor_slice.h"
 

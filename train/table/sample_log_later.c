@@ -7,7 +7,6 @@
 #include "base/arena.h"
 
 #include <errno.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 

@@ -4,7 +4,6 @@
 #include "base/arena.h"
 #include "train/table/sample_log_state.h"
 
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 

@@ -2,7 +2,6 @@
 /* Notes: short texts by name, in the log's table of what it belongs to. */
 #include "train/table/sample_log_state.h"
 
-#include <stdio.h>
 #include <string.h>
 
 /* Under lock.  1: there is a note of that name; 0: there is none. */

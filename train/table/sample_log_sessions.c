@@ -2,7 +2,6 @@
 /* train/table/sample_log_sessions.c - who taught what: sessions in the log. */
 #include "train/table/sample_log_state.h"
 
-#include <stdio.h>
 #include <string.h>
 
 static const char what[] = "noting a session";

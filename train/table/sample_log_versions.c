@@ -5,7 +5,6 @@
 #include "train/table/sample_log_state.h"
 
 #include <math.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
