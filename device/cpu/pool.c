@@ -4,7 +4,6 @@
 #include "base/err.h"
 #include "base/thread.h"
 
-#include <errno.h>
 #include <limits.h>
 #include <linux/futex.h>
 #include <sched.h>

@@ -13,8 +13,7 @@
  *
  * Thread: one caller at a time; tasks run on any thread of the team.
  */
-#ifndef HZP_DEVICE_CPU_POOL_H
-#define HZP_DEVICE_CPU_POOL_H
+#pragma once
 
 #include "base/base.h"
 
@@ -84,5 +83,3 @@ void hzp_team_range(struct hzp_team *team, int items, size_t item_bytes, hzp_ran
 int hzp_team_reserve(struct hzp_team *team, size_t shared, size_t each);
 void *hzp_team_shared(struct hzp_team *team);
 void *hzp_team_own(struct hzp_team *team, int thread);
-
-#endif
