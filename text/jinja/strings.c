@@ -2,7 +2,7 @@
 /* What filters, methods and operators do to strings alike. */
 #include "text/jinja/builtins.h"
 
-#include "text/chars/utf8.h"
+#include "base/utf8.h"
 #include "text/jinja/run.h"
 
 #include <locale.h>

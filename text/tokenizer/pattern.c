@@ -2,7 +2,7 @@
 #include "text/tokenizer/pattern.h"
 
 #include "base/arena.h"
-#include "text/chars/utf8.h"
+#include "base/utf8.h"
 
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include <pcre2.h>

@@ -9,8 +9,7 @@
  * Invariant: a compiled pattern never changes; what a search writes to is the matcher.
  * Thread: patterns any, a matcher one at a time.
  */
-#ifndef HZP_TEXT_TOKENIZER_PATTERN_H
-#define HZP_TEXT_TOKENIZER_PATTERN_H
+#pragma once
 
 #include "base/base.h"
 #include "base/err.h"
@@ -51,5 +50,3 @@ int hzp_pattern_find(const struct hzp_pattern *pattern, struct hzp_matcher *matc
 int hzp_pattern_replace(const struct hzp_pattern *pattern, struct hzp_matcher *matcher,
                         const char *text, size_t bytes, const char *by, size_t by_bytes,
                         struct hzp_textbuf *out);
-
-#endif

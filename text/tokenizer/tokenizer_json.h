@@ -6,8 +6,7 @@
  *
  * Thread: the one that loads.
  */
-#ifndef HZP_TEXT_TOKENIZER_TOKENIZER_JSON_H
-#define HZP_TEXT_TOKENIZER_TOKENIZER_JSON_H
+#pragma once
 
 #include "base/base.h"
 #include "base/err.h"
@@ -50,5 +49,3 @@ char *hzp_tokjson_copy(const json_t *string, size_t *ret_bytes);
 /* A token id: 0 to HZP_TOKENIZER_ID_MAX - 1. */
 int hzp_tokjson_id(const json_t *json, const char *where, const char *token, int32_t *ret,
                    struct hzp_err_text *reterr);
-
-#endif

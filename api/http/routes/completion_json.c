@@ -3,7 +3,7 @@
 
 #include "base/version.h"
 #include "text/chars/textbuf.h"
-#include "text/chars/utf8.h"
+#include "base/utf8.h"
 
 #include <math.h>
 #include <stdlib.h>

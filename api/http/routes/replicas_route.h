@@ -3,8 +3,7 @@
  *
  * Thread: any.
  */
-#ifndef HZP_API_HTTP_ROUTES_REPLICAS_ROUTE_H
-#define HZP_API_HTTP_ROUTES_REPLICAS_ROUTE_H
+#pragma once
 
 #include "api/http/wire/http.h"
 
@@ -20,5 +19,3 @@ int hzp_replicas_missing(const struct hzp_engine *engine, char *why, size_t size
 /* Writes the metrics of ranks, a line for each. */
 struct hzp_page;
 void hzp_replicas_metrics(struct hzp_page *page, const struct hzp_engine *engine);
-
-#endif
