@@ -2,7 +2,7 @@
 /* api/cli/commands.h - the commands of hzpserve, each in a file cmd_<name>.c.
  *
  * A command prints its results to standard output and errors to standard error, and returns the
- * process's exit status: 0, 1 (it failed), 2 (wrong usage).
+ * process's exit status: 0, 1 (it failed), 2 (wrong usage), or that of a signal.
  *
  * Thread: main.
  */
@@ -31,6 +31,7 @@ int hzp_cmd_state(const struct hzp_options *options);
 int hzp_cmd_weights(const struct hzp_options *options);
 int hzp_cmd_lessons(const struct hzp_options *options);
 int hzp_cmd_undo(const struct hzp_options *options);
+int hzp_cmd_rollout(const struct hzp_options *options);
 int hzp_cmd_pull(const struct hzp_options *options);
 int hzp_cmd_push(const struct hzp_options *options);
 int hzp_cmd_devices(const struct hzp_options *options);

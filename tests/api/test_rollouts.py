@@ -7,7 +7,9 @@
 The server and its client are those of test_api.py.
 """
 import json
+import pathlib
 import signal
+import subprocess
 import sys
 import tempfile
 import threading
@@ -96,6 +98,107 @@ def test_reward_rises_beside_requests():
         assert status == 200, got
         assert greedy(server) == first
         until(server.idle)
+
+
+def command(server, *words, **popen):
+    return subprocess.Popen([test_api.BINARY, *words, "--url", server.url], stdout=subprocess.PIPE,
+                            stderr=subprocess.PIPE, text=True, **popen)
+
+
+def run(server, *words, status=0):
+    process = command(server, *words)
+    out, err = process.communicate(timeout=test_api.HANG)
+    assert process.returncode == status, (words, process.returncode, out, err)
+    return out, err
+
+
+def test_a_new_user():
+    """The walk of the README: the model gets better at a task while it answers others, the curve is drawn, and the
+    model goes back to what it was; then the same from a file, and back to a version that no directory has."""
+    with Server(*LEARNS) as server, tempfile.TemporaryDirectory() as there:
+        first, answered, stop = greedy(server), [], threading.Event()
+
+        def ask():
+            while not stop.is_set():
+                answered.append(server.complete(max_tokens=8).choices[0].text)
+                time.sleep(0.02)
+
+        others = threading.Thread(target=ask)
+        others.start()
+        options = ["--max-tokens", "4", "--total-steps", "12", "--seed", "1"]
+        out, _ = run(server, "rollout", "regex=^ green", *PROMPTS, *options)
+        stop.set()
+        others.join()
+        assert len(answered) > 10, len(answered)
+        lines = out.splitlines()
+        assert lines[0].startswith("rollout-1: 8 answers to each prompt, 12 updates") and "update" in lines[1], out
+        points = [line.split() for line in lines[2:] if line.lstrip()[:1].isdigit()]
+        curve = look(server, "/v1/rollouts/rollout-1")["curve"]
+        assert len(points) == len(curve) >= 10, out
+        assert [p[:2] for p in points] == [[str(c["update"]), f"{c['reward_mean']:.3f}"] for c in curve], (out, curve)
+        bars = [line.count("#") for line in lines[2:2 + len(curve)]]
+        assert bars == [round(32 * c["reward_mean"]) for c in curve] and max(bars) >= 12, (bars, curve)
+        assert lines[-2].startswith("rollout-1 succeeded") and lines[-1].endswith("hzpserve undo original"), out
+        better = greedy(server)
+        assert any(text.startswith(" green") for text in better), better
+        # A second job, from a file: the version before it has a name.
+        data = pathlib.Path(there, "tasks.jsonl")
+        data.write_text("".join(json.dumps({"q": p, "a": "red"}) + "\n\n" for p in PROMPTS))
+        out, _ = run(server, "rollout", "exact", "--data", str(data), "--prompt-field", "q", "--completion-field", "a",
+                     "--extra-body", '{"reward": {"type": "length", "tokens": 2}, "batch": 2}', "--total-steps", "2",
+                     "--max-tokens", "4", "--json")
+        lines = [json.loads(line) for line in out.splitlines()]
+        assert [line["object"] for line in lines] == ["rollout.update"] * 2 + ["rollout"], lines
+        assert lines[-1]["batch"] == 2 and lines[-1]["back"] == "before-rollouts", lines
+        assert [line["update"] for line in lines[:-1]] == [1, 2] and lines[0]["id"] == "rollout-2", lines
+        # A job that is refused takes the name from no version.
+        run(server, "rollout", "exact", "a", status=1)
+        run(server, "undo", "before-rollouts")
+        assert greedy(server) == better
+        run(server, "undo", "original")
+        assert greedy(server) == first
+
+
+def begun(process):
+    """Its job's number, when it has printed that it has posted it."""
+    line = process.stdout.readline()
+    assert line.startswith("rollout-"), (line, process.stderr.read())
+    return "/v1/rollouts/" + line.split(":")[0]
+
+
+def test_the_command_ends():
+    """Ctrl-C cancels the command's own job and leaves another's; SIGTERM leaves it; a job that fails is status 1."""
+    with Server(*LEARNS) as server:
+        words = ["rollout", "regex=^ green", *PROMPTS, "--max-tokens", "4", "--total-steps", "4000"]
+        for number, status, job in [(signal.SIGINT, 130, "cancelled"), (signal.SIGTERM, 143, "running")]:
+            process = command(server, *words)
+            path = begun(process)
+            until(lambda: look(server, path)["updates"]["learned"] >= 1)
+            process.send_signal(number)
+            out, err = process.communicate(timeout=test_api.HANG)
+            assert process.returncode == status and look(server, path)["status"] == job, (out, err, look(server, path))
+            assert (" goes on; " in err) == (job == "running"), err
+        process = command(server, "rollout", "rollout-2")
+        assert "update" in process.stdout.readline() and process.stdout.readline()
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=test_api.HANG)
+        assert process.returncode == 130 and " goes on; " in err and look(server, path)["status"] == "running", err
+        process = command(server, "rollout", "rollout-2", "--json")
+        server.post(path, "", method="DELETE")
+        out, err = process.communicate(timeout=test_api.HANG)
+        assert process.returncode == 1 and json.loads(out.splitlines()[-1])["status"] == "cancelled", (out, err)
+        with tempfile.TemporaryDirectory() as there:
+            data = pathlib.Path(there, "tasks.jsonl")
+            for text, says in [('{"prompt": "a"}\nx\n', ":2: it is no JSON"), ('{"question": "a"}\n', ':1: it has neither'),
+                               ('{"prompt": "a"}\n{"messages": []}\n', ":2: it has messages")]:
+                data.write_text(text)
+                assert says in run(server, "rollout", "json", "--data", str(data), status=1)[1], says
+            assert "cannot be read" in run(server, "rollout", "json", "--data", there, status=1)[1]
+        for words, status, says in [(["none"], 1, "reward.type"), (["number=3", "a"], 2, "is no reward"), ([], 2, "usage"),
+                                    (["exact", "a"], 1, "answers"), (["json"], 1, "prompts or messages"),
+                                    (["json", "a", "--extra-body", "[]"], 2, "--extra-body"),
+                                    (["rollout-77"], 1, "no job")]:
+            assert says in run(server, "rollout", *words, status=status)[1], says
 
 
 def test_on_policy_is_repeatable():
