@@ -54,6 +54,8 @@ static json_t *points(const struct hzp_rollout_job *job)
                                         "weights_version", (json_int_t)p->version, "reward_mean",
                                         p->reward_mean, "staleness", (json_int_t)p->staleness,
                                         "samples", (int)p->samples, "seconds", p->seconds));
+        if (job->spec.kl > 0)
+            json_object_set_new(json_array_get(ret, (size_t)i), "kl", json_real(p->kl));
     }
     return ret;
 }
@@ -189,6 +191,12 @@ static int check_training(const struct hzp_rollouts *r, const struct hzp_rollout
         return hzp_fail_param(reterr, HZP_EINVAL, "temperature",
                               "temperature must be 1 where rollouts train: log-probabilities are "
                               "those of temperature 1");
+    struct hzp_weights_stats weights;
+    hzp_weights_read_stats(r->config.weights, &weights);
+    if (spec->kl > 0 && weights.slots < 3)
+        return hzp_fail_param(reterr, HZP_EINVAL, "kl",
+                              "kl needs a slot for the reference, whose weights stay as they are: "
+                              "start the server with --slots 3");
     if (spec->n < 2 && spec->advantage != HZP_ADVANTAGE_NONE)
         return hzp_fail_param(reterr, HZP_EINVAL, "n",
                               "n must be 2 or more where advantages are compared in a group");

@@ -9,6 +9,8 @@ The server and its client are those of test_api.py.
 import json
 import pathlib
 import signal
+import sqlite3
+import struct
 import subprocess
 import sys
 import tempfile
@@ -211,6 +213,56 @@ def test_on_policy_is_repeatable():
             assert all(p["staleness"] == 0 for p in job["curve"]), job
     assert curves[0] == curves[1], curves
     assert curves[0][0][0] < curves[0][-1][0], curves
+
+
+def rows(state, last):
+    """Tokens, and of those that are learned the terms of their loss, of the log's samples behind one."""
+    with sqlite3.connect(pathlib.Path(state, "samples.db")) as log:
+        for count, data in log.execute("SELECT count, data FROM samples WHERE sequence_number > ?", (last,)):
+            tokens = struct.unpack_from(f"<{count}i", data)
+            bits = data[4 * count:]
+            how = [struct.unpack_from("<i8f", data, len(data) - 36 * (count - i)) for i in range(count)]
+            yield tokens, {i: how[i] for i in range(count) if bits[i // 8] >> i % 8 & 1}
+
+
+def test_a_reference():
+    """With kl each row has the log-probability of the version from before the job, which keeps its slot as long; a large
+    coefficient holds the model near it."""
+    ends = []
+    for kl in (1e-6, 2):
+        with tempfile.TemporaryDirectory(prefix="hzpserve-test-") as state:
+            with Server(*LEARNS, "--slots", "3", state=state) as server:
+                curve = end(server, begin(server, kl=kl, updates=10))["curve"]
+                assert curve[0]["kl"] < 1e-6 and all(p["kl"] >= 0 for p in curve), curve
+                ends.append(curve[-1]["kl"])
+                until(lambda: look(server, "/v1/weights")["slots_free"] == 2)
+                last = look(server, test_api.EXAMPLES)["last"]
+            learned = list(rows(state, last - 16))
+        checked = 0
+        with Server("--no-train") as server:
+            for tokens, losses in learned:
+                choice = server.complete(prompt=list(tokens), max_tokens=0, echo=True, logprobs=0).choices[0]
+                for at, how in losses.items():
+                    want = choice.logprobs.token_logprobs[at]
+                    assert abs(how[4] - want) < 1e-4 and abs(how[5] / kl - 1) < 1e-6, (at, how, want)
+                    checked += abs(how[2] - want) > 0.01  # the policy has moved away from it
+        assert checked > 10, checked
+    assert ends[1] < ends[0] / 3 and ends[0] > 0.01, ends
+    with Server(*LEARNS) as server:
+        refused(server, "kl", "--slots 3", kl=0.1)
+        refused(server, "kl", kl=-1)
+        end(server, begin(server, kl=0.1, train=False, n=1))
+    with Server(*LEARNS, "--slots", "3") as server:  # a job that is cancelled gives its slot back; so does a stop
+        path = begin(server, kl=0.1, updates=1000)
+        while look(server, path)["updates"]["learned"] < 5:  # beside requests, between which it computes answers again
+            assert len(server.complete(max_tokens=8).choices) == 1
+            time.sleep(0.01)
+        assert look(server, "/v1/weights")["slots_free"] <= 1
+        server.post(path, "", method="DELETE")
+        until(lambda: look(server, "/v1/weights")["slots_free"] == 2)
+        end(server, path, "cancelled")
+        assert server.metric("hzpserve_rollouts_running") == 0
+        begin(server, kl=0.1, updates=1000)
 
 
 def test_a_client_rewards():

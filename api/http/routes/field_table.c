@@ -546,6 +546,8 @@ static const struct hzp_field rollout[] = {
      "{\"type\": \"array\"}"},
     {"batch", INT(1, 256), "4", USED, "groups of an update: answers to so many prompts", NULL},
     {"frequency_penalty", NUMBER(-2, 2), "0", REFUSED, drawn, NULL},
+    {"kl", NUMBER(0, 10), "0", USED,
+     "coefficient of the divergence from the version that serves when the job begins", NULL},
     {"logit_bias", JSON, NULL, REFUSED, drawn, NULL},
     {"max_staleness", INT(0, 8), "1", USED,
      "updates by which the weights that drew an answer may be behind those it is learned with",
