@@ -174,7 +174,8 @@ static const struct topic {
      "  hzpserve chat DIR --state none                     what it learns is not kept\n"},
     {"rollout", "a running server learns from its own answers, by what they are worth",
      "  hzpserve rollout boxed --data train.jsonl --prompt-field question --n 16\n"
-     "  rewards: exact, number, boxed, regex=PATTERN, json, length=TOKENS, client, or JSON\n"},
+     "  rewards: exact, number, boxed, regex=PATTERN, json, length=TOKENS, client, command, "
+     "JSON\n"},
     {"timeline", "what a running server did in its last seconds",
      "  hzpserve timeline --seconds 10 -o trace.json\n"},
     {"weights",
@@ -207,6 +208,7 @@ static const struct topic {
     {"environment", "environment variables",
      "  HZP_API_KEY             as --api-key\n"
      "  HZP_ADMIN_KEY           as --admin-key\n"
+     "  HZP_REWARD_COMMAND      the program that rewards of rollouts of type command run\n"
      "  HZP_LOG                 as --log-level\n"
      "  HZP_CPU_LEVEL           highest instruction set: base, avx2, avx512, avx512_bf16\n"
      "                          or amx\n"},

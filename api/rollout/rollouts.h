@@ -88,6 +88,7 @@ struct hzp_rollouts_config { /* borrowed */
     struct hzp_tokenizer *tok;
     struct hzp_trainer *trainer; /* NULL: there is none */
     int32_t update_tokens;       /* the most that an update may have */
+    const char *command;         /* what rewards of type command run; NULL: there is none */
     const char *untrained;       /* why jobs may not train here, a whole sentence; NULL: they may */
 };
 

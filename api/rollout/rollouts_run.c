@@ -84,6 +84,10 @@ static void end_job(struct hzp_rollouts *r, struct hzp_rollout_job *job,
     for (int32_t i = 0; i < job->table.room; i++)
         free_slot(r, job, i); /* may wait, and others look meanwhile */
     hzp_rollout_drop_reference(r, job);
+    if (r->judge) { /* the next job's command is not to answer this one's questions first */
+        hzp_judge_destroy(r->judge);
+        r->judge = hzp_judge_create(r->config.command);
+    }
     for (int32_t i = 0; i < job->table.room; i++) {
         free(job->slot[i].answer);
         job->table.group[i].state = HZP_GROUP_FREE;
@@ -167,8 +171,8 @@ static int fill(struct hzp_rollouts *r, struct hzp_rollout_job *job, struct hzp_
     return HZP_OK;
 }
 
-/* Rewards a member's answer, or begins to wait for a client's reward: NAN.  The text is without the
- * token that ended it.  A rule may take long: it works without the lock. */
+/* Rewards a member's answer, or begins to wait for a client's or the command's reward: NAN.  The
+ * text is without the token that ended it.  A rule may take long: it works without the lock. */
 static double judge(struct hzp_rollouts *r, const struct hzp_rollout_job *job,
                     const char *reference, struct hzp_rollout_answer *a)
 {
@@ -189,6 +193,12 @@ static double judge(struct hzp_rollouts *r, const struct hzp_rollout_job *job,
         a->awaits = true;
         return NAN;
     }
+    if (hzp_verifier_is_command(job->spec.verifier, &seconds)) {
+        a->text = json;
+        a->deadline_ns = UINT64_MAX;
+        a->asks = true;
+        return NAN;
+    }
     hzp_lock_release(&r->lock);
     double ret = hzp_verify(job->spec.verifier, json_string_value(json), json_string_length(json),
                             n, reference);
@@ -204,9 +214,9 @@ static void look_at(struct hzp_rollouts *r, struct hzp_rollout_job *job, int32_t
     int32_t state = atomic_load(&a->rq->state);
     bool whole = (state == HZP_REQUEST_STOPPED || state == HZP_REQUEST_LENGTH) &&
                  atomic_load(&a->rq->out_count) > 0;
-    if (whole && !a->awaits && !a->judged) {
+    if (whole && !a->text && !a->judged) {
         a->reward = judge(r, job, job->spec.prompt[job->slot[at].prompt].reference, a);
-        a->judged = !a->awaits;
+        a->judged = !a->text;
         job->answered++;
         job->truncated += state == HZP_REQUEST_LENGTH;
     }
@@ -436,8 +446,9 @@ static void advance(struct hzp_rollouts *r, struct hzp_rollout_job *job)
     int code = HZP_OK;
     if (job->spec.kl > 0 && !job->reference && hzp_rollout_take_reference(r, job) < 0)
         return; /* the loop has ended, and the thread ends the job */
+    code = hzp_rollout_ask(r, job, &err);
     collect(r, job);
-    if (job->spec.train) {
+    if (code >= 0 && job->spec.train) {
         settle(r, job);
         code = hzp_rollout_refer(r, job, &err);
         if (code >= 0)

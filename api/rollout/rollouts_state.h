@@ -1,12 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* api/rollout/rollouts_state.h - the structs of rollouts, private to the files that implement them:
- * rollouts.c (the handle), rollouts_run.c (the thread), rollouts_reference.c.
+ * rollouts.c (the handle), rollouts_run.c (the thread), rollouts_reference.c,
+ * rollouts_judge.c.
  *
  * Thread: under the lock, which the thread holds but while it waits; what is marked is fixed.
  */
 #ifndef HZP_API_ROLLOUT_ROLLOUTS_STATE_H
 #define HZP_API_ROLLOUT_ROLLOUTS_STATE_H
 
+#include "api/rollout/judge.h"
 #include "api/rollout/rollouts.h"
 #include "base/thread.h"
 
@@ -31,8 +33,10 @@ struct hzp_rollout_answer {
     struct hzp_request *ref; /* its tokens by the reference; NULL: not begun, or there is none */
     int64_t sample;          /* its number */
     bool awaits, judged;     /* a client's reward is wanted; there is a reward */
+    bool asks;               /* the command's is wanted, */
+    int64_t asked_in;        /* and was asked for in that round; 0: not yet */
     double reward;
-    json_t *text;         /* for a client */
+    json_t *text;         /* for a client, or the command */
     uint64_t deadline_ns; /* for its reward */
 };
 
@@ -75,6 +79,7 @@ struct hzp_rollout_job {
 
 struct hzp_rollouts {
     struct hzp_rollouts_config config; /* fixed */
+    struct hzp_judge *judge;           /* the thread's; NULL: there is no command */
     pthread_t thread;
     struct hzp_wake wake;
     _Atomic bool closing;
@@ -91,6 +96,11 @@ struct hzp_rollouts {
 
 /* The thread.  arg: the rollouts. */
 void *hzp_rollouts_run(void *arg);
+
+/* Asks the operator's command for rewards, where the job's are its, and takes what it says.
+ * HZP_EIO: it has failed. */
+int hzp_rollout_ask(struct hzp_rollouts *r, struct hzp_rollout_job *job,
+                    struct hzp_err_text *reterr);
 
 /* Takes hold of the job's reference, if it wants one, and lets go of it.  The lock is released
  * meanwhile.  HZP_ECANCELED: the server stops. */

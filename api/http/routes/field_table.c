@@ -564,7 +564,8 @@ static const struct hzp_field rollout[] = {
     {"repetition_penalty", NUMBER(0.001, 1000), "1", REFUSED, drawn, NULL},
     {"response_format", JSON, NULL, REFUSED, drawn, NULL},
     {"reward", JSON, NULL, NEEDED,
-     "type: exact, number, boxed, regex (pattern), json, length (tokens), client (timeout)",
+     "type: exact, number, boxed, regex (pattern), json, length (tokens), client or command "
+     "(timeout)",
      "{\"type\": \"object\"}"},
     {"seed", INT(-0x1p63, 0x1p63), NULL, USED, "seed of the random draws (default: random)", NULL},
     {"temperature", NUMBER(0, 2), "1", USED, "where rollouts train: 1", NULL},
