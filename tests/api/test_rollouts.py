@@ -216,13 +216,132 @@ def test_on_policy_is_repeatable():
     assert curves[0][0][0] < curves[0][-1][0], curves
 
 
+def tensors(directory):
+    """The values of the model's F32 tensors, by name."""
+    data = pathlib.Path(directory, "model.safetensors").read_bytes()
+    size = struct.unpack_from("<Q", data)[0]
+    for name, about in json.loads(data[8:8 + size]).items():
+        if name != "__metadata__":
+            assert about["dtype"] == "F32", about
+            begin, stop = about["data_offsets"]
+            yield name, memoryview(data)[8 + size + begin:8 + size + stop].cast("f")
+
+
+def test_frozen_rows():
+    """Rows as a job writes them move each parameter as TRL's loss does in PyTorch (dev/rollout_rows.py)."""
+    known = json.loads(pathlib.Path(__file__).parents[1].joinpath("data", "rollout_rows.json").read_text())
+    assert sum(case["clipped"] for case in known["cases"]) > 5  # beyond the clip
+    mean = sum(len(row["answer"]) for row in known["rows"]) / len(known["rows"])
+    for case in known["cases"]:
+        with Server(*LEARNS, "--lr", "1", "--adamw", "eps=1", "--clip", "0", "--warmup-steps", "0",
+                    "--effect", "0") as server:
+            status, _, got = server.post("/v1/weights/current/export", {"directory": "before"})
+            assert status == 200, got
+            lines = []
+            for row in known["rows"]:
+                before, n = len(row["prompt"]), len(row["answer"])
+                lines.append({"tokens": row["prompt"] + row["answer"], "learn": [0] * before + [1] * n,
+                              "weights": mean / n if case["kind"] == "grpo" else 1,
+                              "loss": {"kind": "ppo", "low": case["low"], "high": case["high"], "kl": case["kl"]},
+                              "logprobs": [0] * before + row["old"], "advantages": row["advantage"]})
+                if case["kl"]:
+                    lines[-1]["reference_logprobs"] = [0] * before + row["reference"]
+            status, _, got = server.post(test_api.EXAMPLES + "?wait=served&timeout=120",
+                                         "\n".join(json.dumps(line) for line in lines))
+            assert status in (200, 202) and got["served"], got
+            assert server.metric("hzpserve_train_updates_total") == 1
+            status, _, got = server.post("/v1/weights/current/export", {"directory": "after"})
+            assert status == 200, got
+            export = pathlib.Path(server.state.name, "export")
+            old, new = dict(tensors(export / "before")), dict(tensors(export / "after"))
+            for name, moved in case["moved"].items():
+                for at, by in zip(moved["at"], moved["by"]):
+                    assert abs(new[name][at] - old[name][at] - by) < 1e-5, (case["kind"], name, at, by)
+
+
+def test_rows_are_those_of_the_job():
+    """What a job commits: the tokens as they were drawn, advantages by the formula, weights by which each answer
+    counts alike."""
+    with tempfile.TemporaryDirectory(prefix="hzpserve-test-") as state:
+        with Server(*LEARNS, state=state) as server:
+            path = begin(server, reward={"type": "client"}, n=4, batch=2, updates=1, prompts=PROMPTS[:2], max_staleness=0)
+            until(lambda: len(look(server, path)["waiting"]) == 8)
+            waiting = sorted(look(server, path)["waiting"], key=lambda one: one["sample"])
+            rewards = {one["sample"]: (i * 7 % 5) / 4 for i, one in enumerate(waiting)}
+            for sample, value in rewards.items():
+                assert server.post(f"/v1/samples/{sample}/reward", {"value": value}, method="PUT")[0] == 200
+            end(server, path)
+        learned = list(rows(state, 0))
+    assert len(learned) == 8, learned
+    with Server("--no-train") as server:
+        mean = sum(len(losses) for _, losses in learned) / 8
+        for prompt in (0, 1):
+            group = [one for one in waiting if one["prompt"] == prompt]
+            worth = [rewards[one["sample"]] for one in group]
+            average = sum(worth) / 4
+            std = (sum((x - average) ** 2 for x in worth) / 3) ** 0.5
+            for one, value, (tokens, losses) in zip(group, worth, learned[4 * prompt:4 * prompt + 4]):
+                first = min(losses)
+                assert sorted(losses) == list(range(first, len(tokens))), losses
+                text = server.post("/detokenize", {"tokens": list(tokens[first:])})[2]["prompt"]
+                assert text.startswith(one["text"]), (text, one)
+                choice = server.complete(prompt=list(tokens), max_tokens=0, echo=True, logprobs=0).choices[0]
+                for at, (kind, scale, old, advantage, _, kl, low, high, _, weight) in losses.items():
+                    assert (kind, scale, kl) == (2, 1, 0) and abs(low - 0.2) < 1e-6 and abs(high - 0.2) < 1e-6, losses
+                    assert abs(advantage - (value - average) / (std + 1e-4)) < 1e-5, (advantage, worth)
+                    assert abs(weight - mean / len(losses)) < 1e-5, (weight, mean)
+                    assert abs(old - choice.logprobs.token_logprobs[at]) < 1e-4, (old, at)
+
+
+def test_no_sample_is_older_than_the_bound():
+    """Each token that an update learned was drawn, by its logged log-probability, by one of the versions that the bound
+    allows it; some by an older one than the newest."""
+    updates, bound = 5, 2
+    with tempfile.TemporaryDirectory(prefix="hzpserve-test-") as state:
+        with Server(*LEARNS, "--effect", "0", "--lr", "1e-3", state=state) as server:
+            path = begin(server, reward={"type": "client"}, n=4, batch=1, updates=updates, prompts=PROMPTS[:1],
+                         max_staleness=bound)
+            models = [test_api.MODEL]
+            for update in range(1, updates + 1):  # one at a time, when all that may begin has been answered
+                open_groups = min(bound + 1, updates - update + 1)
+                until(lambda: len(look(server, path).get("waiting", [])) == 4 * open_groups)
+                waiting = sorted(look(server, path)["waiting"], key=lambda one: one["sample"])
+                for i, one in enumerate(waiting[:4]):
+                    server.post(f"/v1/samples/{one['sample']}/reward", {"value": i % 2}, method="PUT")
+                until(lambda: look(server, path)["updates"]["learned"] == update)
+                status, _, got = server.post("/v1/weights/current/export", {"directory": f"u{update}"})
+                assert status == 200, got
+                models.append(str(pathlib.Path(state, "export", f"u{update}")))
+            job = end(server, path)
+            assert job["samples"]["stale"] == job["samples"]["late"] == 0, job
+            assert [p["staleness"] for p in job["curve"]] == [0, 1, 2, 2, 2], job
+        learned = list(rows(state, 0))
+        assert len(learned) == 4 * updates, learned
+        by = []  # by each model: for each row what it says of each token
+        for test_api.MODEL in models:
+            with Server("--no-train") as server:
+                by.append([server.complete(prompt=list(tokens), max_tokens=0, echo=True,
+                                           logprobs=0).choices[0].logprobs.token_logprobs for tokens, _ in learned])
+        test_api.MODEL = models[0]
+    older = 0
+    for row, (_, losses) in enumerate(learned):
+        newest = row // 4  # the model that the update began from
+        for at, how in losses.items():
+            fits = [m for m in range(len(models)) if abs(by[m][row][at] - how[2]) < 1e-4]
+            assert any(newest - bound <= m <= newest for m in fits), (row, at, how, [b[row][at] for b in by])
+            older += fits == [newest - bound]
+    assert older > 8, older
+
+
 def rows(state, last):
-    """Tokens, and of those that are learned the terms of their loss, of the log's samples behind one."""
+    """Tokens, and of those that are learned the terms of their loss and the weight, of the log's samples behind one."""
     with sqlite3.connect(pathlib.Path(state, "samples.db")) as log:
         for count, data in log.execute("SELECT count, data FROM samples WHERE sequence_number > ?", (last,)):
             tokens = struct.unpack_from(f"<{count}i", data)
             bits = data[4 * count:]
-            how = [struct.unpack_from("<i8f", data, len(data) - 36 * (count - i)) for i in range(count)]
+            weighted = len(data) > 40 * count + (count + 7) // 8
+            weights = struct.unpack_from(f"<{count}f", data, len(data) - 40 * count) if weighted else [1.0] * count
+            how = [struct.unpack_from("<i8f", data, len(data) - 36 * (count - i)) + (weights[i],) for i in range(count)]
             yield tokens, {i: how[i] for i in range(count) if bits[i // 8] >> i % 8 & 1}
 
 
