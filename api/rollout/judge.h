@@ -15,6 +15,8 @@
  * was asked first gets no answer; the others are unknown to the next process (the round has grown),
  * and are to be asked again.  After HZP_JUDGE_FAILURES in a row without a reward it has failed.
  *
+ * The process ignores SIGPIPE.
+ *
  * Bounds: HZP_JUDGE_OPEN questions at once, HZP_JUDGE_LINE bytes of a line from it.  No call
  * blocks.
  *
