@@ -7,7 +7,6 @@
 #include "weights/safetensors.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -5,8 +5,7 @@
  *
  * Thread: under the lock, which the thread holds but while it waits; what is marked is fixed.
  */
-#ifndef HZP_API_ROLLOUT_ROLLOUTS_STATE_H
-#define HZP_API_ROLLOUT_ROLLOUTS_STATE_H
+#pragma once
 
 #include "api/rollout/judge.h"
 #include "api/rollout/rollouts.h"
@@ -122,5 +121,3 @@ static inline bool hzp_rollout_ended(const struct hzp_rollout_job *job)
 {
     return job->status >= HZP_ROLLOUT_SUCCEEDED;
 }
-
-#endif

@@ -3,8 +3,7 @@
  *
  * Thread: any.
  */
-#ifndef HZP_TESTS_UNIT_TINY_MODELS_H
-#define HZP_TESTS_UNIT_TINY_MODELS_H
+#pragma once
 
 #define TINY(type, more)                                                                           \
     "{\"model_type\": \"" type "\", \"hidden_size\": 24, \"intermediate_size\": 20, "              \
@@ -30,5 +29,3 @@ static const char *const tiny_models[] = {
     TINY("gemma3_text", ", \"tie_word_embeddings\": true, \"head_dim\": 10"),
     TINY("olmo3", ", \"sliding_window\": 8"),
 };
-
-#endif
