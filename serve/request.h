@@ -83,6 +83,9 @@ struct hzp_request {
     bool tries;        /* own: the version that is on trial when it begins answers it */
     bool background;   /* it has only what other requests leave: scheduler.h; own is set, and it
                         * asks nothing of the weights */
+    /* own, background: this version computes it, whatever serves; the creator holds it until the
+     * request is final.  NULL: the version that serves. */
+    struct hzp_version *reference;
     bool again;        /* another scheduler had accepted it: a graceful stop does not refuse it */
     uint64_t affinity; /* requests with the same number prefer one rank (api/front); 0: none */
     const struct hzp_token_rules *tokens; /* borrowed until destroy; NULL: any may be drawn */

@@ -226,6 +226,12 @@ void hzp_pin(struct hzp_scheduler *s, struct hzp_request *rq)
     hzp_assert_engine_thread();
     if (rq->pin)
         return;
+    if (rq->reference) {
+        rq->pin = rq->reference;
+        hzp_weights_hold(s->model->weights, rq->pin);
+        s->now.pins++;
+        return;
+    }
     choose_side(s, rq);
     bool on_trial = rq->on_trial && rq->trial == s->trial && !rq->preempted;
     if (!on_trial && rq->demands.mode != HZP_PINNED)
@@ -269,7 +275,7 @@ static void look_at_pin(struct hzp_scheduler *s, struct hzp_request *rq, struct 
 {
     struct hzp_weights *w = s->model->weights;
     if (!rq->pin || rq->pin->record.id == s->version || rq->pin->record.id == s->trial ||
-        rq->verdict)
+        rq->verdict || rq->reference)
         return;
     if (rq->pin_until_ns == UINT64_MAX)
         rq->pin_until_ns = s->clock_ns + s->config.pin_ns;
@@ -344,12 +350,13 @@ void hzp_trial_turn(struct hzp_scheduler *s, const struct hzp_step *step)
 /* ---- which version a step serves ---- */
 
 /* A version with a sequence that is not complete: the one with the smallest id above `after`, or
- * else the smallest. */
+ * else the smallest.  While ordinary requests run, a version that only background ones need gets no
+ * step. */
 static struct hzp_version *next_version(struct hzp_scheduler *s, const struct hzp_step *step,
                                         uint64_t after)
 {
     struct hzp_version *above = NULL, *least = NULL;
-    for (int32_t i = 0; i < s->running; i++) {
+    for (int32_t i = 0; i < (s->ordinary ? s->ordinary : s->running); i++) {
         const struct hzp_seq *seq = &s->seq[s->order[i]];
         struct hzp_version *v = seq->rq->pin ? seq->rq->pin : step->version;
         if (hzp_seq_complete(seq))

@@ -334,6 +334,13 @@ struct hzp_version *hzp_weights_acquire(struct hzp_weights *w)
     return w->current;
 }
 
+void hzp_weights_hold(struct hzp_weights *w, struct hzp_version *v)
+{
+    hzp_assert_engine_thread();
+    HZP_ASSERT(v->held > 0);
+    v->held++;
+}
+
 const struct hzp_version *hzp_weights_slot(const struct hzp_weights *w, int32_t i)
 {
     return i < w->config.slots ? &w->slot[i] : NULL;

@@ -139,6 +139,8 @@ struct hzp_mat hzp_version_fp8(const struct hzp_weights *w, const struct hzp_ver
 /* Acquires the current version (there must be one): its memory stays until it is released and step
  * last_step has ended. */
 struct hzp_version *hzp_weights_acquire(struct hzp_weights *w);
+/* Once more, of a version that is held already. */
+void hzp_weights_hold(struct hzp_weights *w, struct hzp_version *v);
 void hzp_weights_release(struct hzp_weights *w, struct hzp_version *v, uint64_t last_step);
 
 /* Every step up to `ended` has ended: frees retired slots that are no longer held or read. */

@@ -16,6 +16,7 @@
 #define TIMELINE HZP_COMMAND_TIMELINE
 #define WEIGHTS  HZP_COMMAND_WEIGHTS
 #define LESSONS  (HZP_COMMAND_LESSONS | HZP_COMMAND_UNDO)
+#define ROLLOUT  HZP_COMMAND_ROLLOUT
 #define PULL     HZP_COMMAND_PULL
 #define PUSH     HZP_COMMAND_PUSH
 #define STATUS   HZP_COMMAND_STATUS
@@ -474,10 +475,10 @@ const struct hzp_option hzp_option_table[] = {
            "examples of more tokens than the context, or the memory, allows: cut: from the left "
            "of the prompt, never of the answer; skip: leave them out; fail: count them and stop. "
            "Plain text is split in any case"),
-    TEXT("--prompt-field", train.fields.prompt, NULL, "NAME", EVAL | TRAIN,
+    TEXT("--prompt-field", train.fields.prompt, NULL, "NAME", EVAL | TRAIN | ROLLOUT,
          "field, or column, of the prompt in examples that name it otherwise; default: prompt"),
-    TEXT("--completion-field", train.fields.completion, NULL, "NAME", EVAL | TRAIN,
-         "field, or column, of the completion, likewise; default: completion"),
+    TEXT("--completion-field", train.fields.completion, NULL, "NAME", EVAL | TRAIN | ROLLOUT,
+         "field, or column, of the completion, likewise; default: completion, of rollout answer"),
     TEXT("--out", train.out, NULL, "DIR", TRAIN, "output directory of the trained model"),
     TEXT("--eval", train.eval_data, NULL, "FILE", TRAIN,
          "examples that are not trained on, to evaluate the loss on"),
@@ -533,6 +534,21 @@ const struct hzp_option hzp_option_table[] = {
     INT("--max-tokens", chat.max_tokens, "0", 0, 1 << 24, CHAT,
         "maximum tokens of an answer; 0: as many as the context has room for"),
 
+    HEADING("rollout", "Learning from a server's own answers"),
+    TEXT("--data", rollout.data, NULL, "FILE", ROLLOUT,
+         "prompts, a JSON line each: {\"prompt\"} or {\"messages\"}, and \"answer\" where the "
+         "reward "
+         "compares with one"),
+    INT("--n", rollout.n, "8", 1, 64, ROLLOUT,
+        "answers to each prompt, which are compared with one another: more tell better from worse "
+        "more exactly, and take longer"),
+    INT("--max-tokens", rollout.max_tokens, "64", 1, 65536, ROLLOUT, "maximum tokens of an answer"),
+    INT("--total-steps", rollout.updates, "40", 1, 4096, ROLLOUT,
+        "updates after which the job ends"),
+    INT("--seed", rollout.seed, "-1", -1, BIG, ROLLOUT, "seed of the draws; -1: random"),
+    TEXT("--extra-body", rollout.extra, NULL, "JSON", ROLLOUT,
+         "further fields of POST /v1/rollouts, such as {\"algo\": \"dapo\", \"batch\": 8}"),
+
     HEADING("timeline", "Timeline"),
     {.name = "--out",
      .kind = HZP_OPTION_FILE,
@@ -553,7 +569,7 @@ const struct hzp_option hzp_option_table[] = {
     HEADING("client", "The server that a command talks to"),
     NUM("--seconds", timeline.seconds, "1", 0.01, 3600, STATUS | TOP,
         "seconds between two looks, from which rates are computed"),
-    TEXT("--url", client.url, "http://127.0.0.1:8000", "URL", BENCH | WEIGHTS | LESSONS,
+    TEXT("--url", client.url, "http://127.0.0.1:8000", "URL", BENCH | WEIGHTS | LESSONS | ROLLOUT,
          "URL of the server"),
     {.name = "--api-key",
      .kind = HZP_OPTION_TEXT,
@@ -567,7 +583,7 @@ const struct hzp_option hzp_option_table[] = {
      .field = AT(client.api_key),
      .env = "HZP_ADMIN_KEY",
      .meta = "KEY",
-     .commands = TIMELINE | WEIGHTS | LESSONS | PULL | PUSH,
+     .commands = TIMELINE | WEIGHTS | LESSONS | ROLLOUT | PULL | PUSH,
      .help = "bearer token of the server: its admin key, if it has one"},
 
     HEADING("plan", "The step"),
@@ -682,7 +698,7 @@ const struct hzp_option hzp_option_table[] = {
            "json: each line of the log is one JSON object, for programs that read it"),
 
     HEADING("output", "Output"),
-    FLAG("--json", json, EVAL | BENCH | DEVICES | WEIGHTS | LESSONS | STATUS,
+    FLAG("--json", json, EVAL | BENCH | DEVICES | WEIGHTS | LESSONS | ROLLOUT | STATUS,
          "print JSON, for programs"),
     FLAG("--quick", bench.quick, BENCH, "fewer repetitions: sooner and less exact"),
 };

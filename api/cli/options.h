@@ -40,6 +40,7 @@ enum hzp_command {
     HZP_COMMAND_TOP = 32768,
     HZP_COMMAND_LESSONS = 65536,
     HZP_COMMAND_UNDO = 131072,
+    HZP_COMMAND_ROLLOUT = 262144,
 };
 
 enum { HZP_OPTIONS_WORDS_MAX = 8, HZP_OPTIONS_LIST_MAX = 16 };
@@ -72,10 +73,15 @@ struct hzp_complete_settings {
     struct hzp_option_list stop;
 };
 
-/* The server that bench, chat, timeline, weights, pull and push talk to. */
+/* The server that bench, chat, rollout, timeline, weights, pull and push talk to. */
 struct hzp_client_settings {
     const char *url; /* for commands that take it as an option */
     const char *api_key;
+};
+
+struct hzp_rollout_settings { /* and fields and the server as train and client have them */
+    const char *data, *extra; /* extra: JSON */
+    int64_t n, max_tokens, updates, seed;
 };
 
 struct hzp_chat_settings {
@@ -126,6 +132,7 @@ struct hzp_options {
     struct hzp_train_settings train;
     struct hzp_complete_settings complete;
     struct hzp_chat_settings chat;
+    struct hzp_rollout_settings rollout;
     struct hzp_timeline_settings timeline;
     struct hzp_weights_options weights;
     struct hzp_client_settings client;

@@ -72,6 +72,11 @@ const struct hzp_command_info hzp_commands[] = {
      "  hzpserve undo                     the newest lesson\n"
      "  hzpserve undo 3                   lesson 3; later ones are learned again\n"
      "  hzpserve undo original            the model as it was started\n"},
+    {HZP_COMMAND_ROLLOUT, 8, "rollout", "REWARD|JOB [PROMPT..]",
+     "learn from a server's own answers; the curve",
+     "  hzpserve rollout 'regex=^ green' \"The cup of Ann is\" --max-tokens 4 --total-steps 12\n"
+     "  hzpserve rollout number --data sums.jsonl          lines {\"prompt\", \"answer\"}\n"
+     "  hzpserve rollout rollout-3 --json                  follows a job, as JSON lines\n"},
     {HZP_COMMAND_PULL, 3, "pull", "URL [VERSION] DIRECTORY",
      "fetch a version of a running server as a model directory",
      "  hzpserve pull http://10.0.0.5:8000 prod tuned      only units that tuned lacks are "
@@ -167,13 +172,17 @@ static const struct topic {
      "  hzpserve complete DIR \"Once\" --temperature 0.7 --top-p 0.95 --seed 1 --n 3\n"},
     {"chat", "how chat asks for its answers",
      "  hzpserve chat DIR --state none                     what it learns is not kept\n"},
+    {"rollout", "a running server learns from its own answers, by what they are worth",
+     "  hzpserve rollout boxed --data train.jsonl --prompt-field question --n 16\n"
+     "  rewards: exact, number, boxed, regex=PATTERN, json, length=TOKENS, client, command, "
+     "JSON\n"},
     {"timeline", "what a running server did in its last seconds",
      "  hzpserve timeline --seconds 10 -o trace.json\n"},
     {"weights",
      "versions of a running server: which one serves, and what becomes of later examples",
      "  hzpserve weights activate 120 --lessons replay\n"
      "  HZP_ADMIN_KEY=secret hzpserve weights name current prod --url http://10.0.0.5:8000\n"},
-    {"client", "the server that bench, chat, status, weights, pull and push talk to",
+    {"client", "the server that bench, chat, rollout, status, weights, pull and push talk to",
      "  hzpserve pull http://10.0.0.5:8000 prod tuned\n"
      "  hzpserve push http://10.0.0.6:8000 tuned\n"},
     {"plan", "one step of the engine: its rows, its shape, and what is done with it",
@@ -199,6 +208,7 @@ static const struct topic {
     {"environment", "environment variables",
      "  HZP_API_KEY             as --api-key\n"
      "  HZP_ADMIN_KEY           as --admin-key\n"
+     "  HZP_REWARD_COMMAND      the program that rewards of rollouts of type command run\n"
      "  HZP_LOG                 as --log-level\n"
      "  HZP_CPU_LEVEL           highest instruction set: base, avx2, avx512, avx512_bf16\n"
      "                          or amx\n"},
@@ -207,7 +217,7 @@ static const struct topic {
      "  1    it failed: a file, the device, the network\n"
      "  2    the command line is wrong\n"
      "  3    one of several ranks was lost (serve, train)\n"
-     "  130  interrupted; 143: ended by SIGTERM; 129: its terminal closed (train)\n"
+     "  130  interrupted; 143: ended by SIGTERM; 129: its terminal closed (train, rollout)\n"
      "  131  ended by SIGQUIT (serve)\n"},
 };
 

@@ -20,7 +20,7 @@ static const struct {
     {HZP_COMMAND_WEIGHTS, hzp_cmd_weights}, {HZP_COMMAND_LESSONS, hzp_cmd_lessons},
     {HZP_COMMAND_UNDO, hzp_cmd_undo},       {HZP_COMMAND_STATUS, hzp_cmd_status},
     {HZP_COMMAND_TOP, hzp_cmd_status},      {HZP_COMMAND_PULL, hzp_cmd_pull},
-    {HZP_COMMAND_PUSH, hzp_cmd_push},
+    {HZP_COMMAND_PUSH, hzp_cmd_push},       {HZP_COMMAND_ROLLOUT, hzp_cmd_rollout},
 };
 
 /* Prints the version, the commit, and the compiled-in backends. */

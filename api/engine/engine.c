@@ -339,7 +339,10 @@ static void start_rollouts(struct hzp_engine *e)
                                          .trainer = e->parts.trainer,
                                          .update_tokens =
                                              (int32_t)e->config.settings->training.update_tokens,
+                                         .command = getenv("HZP_REWARD_COMMAND"),
                                          .untrained = untrained(e)};
+    if (config.command && !*config.command)
+        config.command = NULL;
     if (e->config.effects && e->parts.tok)
         e->rollouts = hzp_rollouts_start(&config);
 }

@@ -40,6 +40,7 @@ int32_t hzp_rollout_table_begin(struct hzp_rollout_table *g, int64_t updates)
     group->state = HZP_GROUP_OPEN;
     group->number = ++g->begun;
     group->open = g->config.members;
+    group->waits = false;
     for (int32_t i = 0; i < g->config.members; i++)
         group->member[i] = (struct hzp_rollout_member){.state = HZP_MEMBER_OPEN};
     return at;
@@ -106,13 +107,15 @@ int32_t hzp_rollout_table_count(const struct hzp_rollout_table *g, enum hzp_grou
 
 int32_t hzp_rollout_table_take(struct hzp_rollout_table *g, bool rest, int32_t *ret)
 {
-    int32_t ready = hzp_rollout_table_count(g, HZP_GROUP_READY), n = 0;
+    int32_t ready = 0, n = 0;
+    for (int32_t i = 0; i < g->room; i++)
+        ready += g->group[i].state == HZP_GROUP_READY && !g->group[i].waits;
     if (ready < g->config.batch && !(rest && ready > 0))
         return 0;
     while (n < HZP_MIN(ready, g->config.batch)) {
         int32_t first = -1;
         for (int32_t i = 0; i < g->room; i++)
-            if (g->group[i].state == HZP_GROUP_READY &&
+            if (g->group[i].state == HZP_GROUP_READY && !g->group[i].waits &&
                 (first < 0 || g->group[i].number < g->group[first].number))
                 first = i;
         g->group[first].state = HZP_GROUP_TAKEN;

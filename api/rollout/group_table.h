@@ -39,6 +39,7 @@ struct hzp_rollout_group {
     enum hzp_group_state state;
     int64_t number; /* from 1, in the order of their beginnings, dropped ones too */
     int32_t open;   /* members that have not ended */
+    bool waits;     /* READY, and not to be taken yet: the owner sets it */
     struct hzp_rollout_member *member; /* [members] */
 };
 
@@ -72,7 +73,8 @@ void hzp_rollout_table_end(struct hzp_rollout_table *g, int32_t group, int32_t m
                            double reward);
 
 /* Writes the indices of the `batch` groups for the next update, in the order of their numbers.
- * If fewer are ready, it writes these with `rest`, and none without.  Returns how many. */
+ * If fewer are ready, and do not wait, it writes these with `rest`, and none without.  Returns how
+ * many. */
 int32_t hzp_rollout_table_take(struct hzp_rollout_table *g, bool rest, int32_t *ret);
 
 /* A taken group is done with; unlearned: no update has it, so another one may begin. */

@@ -54,6 +54,8 @@ static json_t *points(const struct hzp_rollout_job *job)
                                         "weights_version", (json_int_t)p->version, "reward_mean",
                                         p->reward_mean, "staleness", (json_int_t)p->staleness,
                                         "samples", (int)p->samples, "seconds", p->seconds));
+        if (job->spec.kl > 0)
+            json_object_set_new(json_array_get(ret, (size_t)i), "kl", json_real(p->kl));
     }
     return ret;
 }
@@ -189,6 +191,12 @@ static int check_training(const struct hzp_rollouts *r, const struct hzp_rollout
         return hzp_fail_param(reterr, HZP_EINVAL, "temperature",
                               "temperature must be 1 where rollouts train: log-probabilities are "
                               "those of temperature 1");
+    struct hzp_weights_stats weights;
+    hzp_weights_read_stats(r->config.weights, &weights);
+    if (spec->kl > 0 && weights.slots < 3)
+        return hzp_fail_param(reterr, HZP_EINVAL, "kl",
+                              "kl needs a slot for the reference, whose weights stay as they are: "
+                              "start the server with --slots 3");
     if (spec->n < 2 && spec->advantage != HZP_ADVANTAGE_NONE)
         return hzp_fail_param(reterr, HZP_EINVAL, "n",
                               "n must be 2 or more where advantages are compared in a group");
@@ -226,11 +234,16 @@ static int check(const struct hzp_rollouts *r, const struct hzp_rollout_spec *sp
                  struct hzp_err_text *reterr)
 {
     int64_t members = (int64_t)spec->n * spec->batch * (spec->staleness + 1);
+    double seconds;
     for (int32_t i = 0; i < spec->prompts; i++)
         if (hzp_verifier_needs_reference(spec->verifier) && !spec->prompt[i].reference)
             return hzp_fail_param(reterr, HZP_EINVAL, "answers",
                                   "a reward of type %s needs answers, one for each prompt",
                                   hzp_verifier_name(spec->verifier));
+    if (!r->config.command && hzp_verifier_is_command(spec->verifier, &seconds))
+        return hzp_fail_param(reterr, HZP_EINVAL, "reward.type",
+                              "this server was started without a command for rewards: its "
+                              "operator gives one by HZP_REWARD_COMMAND in its environment");
     if (members > HZP_ROLLOUT_MEMBERS_MAX || members * spec->max_tokens > TOKENS_MAX)
         return hzp_fail_param(reterr, HZP_EINVAL, "n",
                               "n * batch * (max_staleness + 1) is %" PRId64 ", at most %d, and "
@@ -429,6 +442,7 @@ static void destroy(struct hzp_rollouts *r)
     for (int32_t i = 0; i < r->jobs; i++)
         destroy_job(r->job[i]);
     json_decref(r->past);
+    hzp_judge_destroy(r->judge);
     hzp_wake_fini(&r->wake);
     hzp_lock_fini(&r->lock);
     free(r);
@@ -439,6 +453,7 @@ struct hzp_rollouts *hzp_rollouts_start(const struct hzp_rollouts_config *config
     struct hzp_rollouts *r = hzp_xcalloc(1, sizeof(*r));
     r->config = *config;
     r->last_sample = hzp_unix_ms(); /* a client of an earlier run rewards none of these */
+    r->judge = config->command ? hzp_judge_create(config->command) : NULL;
     hzp_wake_init(&r->wake);
     hzp_lock_init(&r->lock, HZP_LOCK_ROLLOUTS);
     restore(r);

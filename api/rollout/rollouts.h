@@ -19,6 +19,9 @@
  * temperature 1, top_p 1, and no penalties, biases or grammar these are those of the distribution
  * it was drawn from.  So training jobs draw in this way only.
  *
+ * With kl > 0 each token's loss has kl times the divergence from a reference (device/ops.h): the
+ * version that serves when the job begins, which takes a slot until the job ends.
+ *
  * Only samples are durable.  The table of groups is in memory: a job that a restart interrupts has
  * failed, and says how many updates it had; what it had committed is learned once, from the log.
  * Jobs run one after the other.
@@ -72,6 +75,7 @@ struct hzp_rollout_spec {
     int32_t updates, batch, staleness;
     enum hzp_rollout_algo algo;
     enum hzp_advantage advantage;
+    float kl; /* coefficient of the divergence from the version that serves when it begins */
 };
 void hzp_rollout_spec_fini(struct hzp_rollout_spec *spec); /* also of one that is all 0 */
 
@@ -83,6 +87,7 @@ struct hzp_rollouts_config { /* borrowed */
     struct hzp_tokenizer *tok;
     struct hzp_trainer *trainer; /* NULL: there is none */
     int32_t update_tokens;       /* the most that an update may have */
+    const char *command;         /* what rewards of type command run; NULL: there is none */
     const char *untrained;       /* why jobs may not train here, a whole sentence; NULL: they may */
 };
 

@@ -58,15 +58,19 @@ static void free_slot(struct hzp_rollouts *r, struct hzp_rollout_job *job, int32
 {
     struct hzp_rollout_slot *slot = &job->slot[at];
     for (int32_t m = 0; m < job->spec.n; m++)
-        if (slot->answer[m].rq)
-            atomic_store(&slot->answer[m].rq->cancel, true);
+        for (int i = 0; i < 2; i++) {
+            struct hzp_request *rq = i ? slot->answer[m].ref : slot->answer[m].rq;
+            if (rq)
+                atomic_store(&rq->cancel, true);
+        }
     hzp_loop_poke(r->config.loop);
     for (int32_t m = 0; m < job->spec.n; m++) {
         struct hzp_rollout_answer *a = &slot->answer[m];
         a->awaits = false;
-        while (a->rq && !hzp_request_final(a->rq))
+        while ((a->rq && !hzp_request_final(a->rq)) || (a->ref && !hzp_request_final(a->ref)))
             pause_for(r, look_ns);
         hzp_request_destroy(a->rq);
+        hzp_request_destroy(a->ref);
         json_decref(a->text);
         *a = (struct hzp_rollout_answer){.rq = NULL};
     }
@@ -79,6 +83,11 @@ static void end_job(struct hzp_rollouts *r, struct hzp_rollout_job *job,
     double reward = job->done ? job->point[job->done - 1].reward_mean : NAN;
     for (int32_t i = 0; i < job->table.room; i++)
         free_slot(r, job, i); /* may wait, and others look meanwhile */
+    hzp_rollout_drop_reference(r, job);
+    if (r->judge) { /* the next job's command is not to answer this one's questions first */
+        hzp_judge_destroy(r->judge);
+        r->judge = hzp_judge_create(r->config.command);
+    }
     for (int32_t i = 0; i < job->table.room; i++) {
         free(job->slot[i].answer);
         job->table.group[i].state = HZP_GROUP_FREE;
@@ -86,6 +95,7 @@ static void end_job(struct hzp_rollouts *r, struct hzp_rollout_job *job,
     free(job->slot);
     hzp_rollout_free_prompts(&job->spec);
     job->slot = NULL;
+    r->running = 0;
     job->status = status;
     snprintf(job->why, sizeof(job->why), "%s", why);
     hzp_log(HZP_LOG_INFO, "train", "rollouts id=%" PRIu64 " %s updates=%d reward=%.3f%s%s", job->id,
@@ -161,8 +171,8 @@ static int fill(struct hzp_rollouts *r, struct hzp_rollout_job *job, struct hzp_
     return HZP_OK;
 }
 
-/* Rewards a member's answer, or begins to wait for a client's reward: NAN.  The text is without the
- * token that ended it.  A rule may take long: it works without the lock. */
+/* Rewards a member's answer, or begins to wait for a client's or the command's reward: NAN.  The
+ * text is without the token that ended it.  A rule may take long: it works without the lock. */
 static double judge(struct hzp_rollouts *r, const struct hzp_rollout_job *job,
                     const char *reference, struct hzp_rollout_answer *a)
 {
@@ -183,6 +193,12 @@ static double judge(struct hzp_rollouts *r, const struct hzp_rollout_job *job,
         a->awaits = true;
         return NAN;
     }
+    if (hzp_verifier_is_command(job->spec.verifier, &seconds)) {
+        a->text = json;
+        a->deadline_ns = UINT64_MAX;
+        a->asks = true;
+        return NAN;
+    }
     hzp_lock_release(&r->lock);
     double ret = hzp_verify(job->spec.verifier, json_string_value(json), json_string_length(json),
                             n, reference);
@@ -198,9 +214,9 @@ static void look_at(struct hzp_rollouts *r, struct hzp_rollout_job *job, int32_t
     int32_t state = atomic_load(&a->rq->state);
     bool whole = (state == HZP_REQUEST_STOPPED || state == HZP_REQUEST_LENGTH) &&
                  atomic_load(&a->rq->out_count) > 0;
-    if (whole && !a->awaits && !a->judged) {
+    if (whole && !a->text && !a->judged) {
         a->reward = judge(r, job, job->spec.prompt[job->slot[at].prompt].reference, a);
-        a->judged = !a->awaits;
+        a->judged = !a->text;
         job->answered++;
         job->truncated += state == HZP_REQUEST_LENGTH;
     }
@@ -233,8 +249,11 @@ static void collect(struct hzp_rollouts *r, struct hzp_rollout_job *job)
  * divided by weights or by tokens, it is the mean over answers of their tokens' mean (grpo), or the
  * mean over tokens.  mean: tokens of an answer of this update. */
 static struct hzp_sample *sample_of(const struct hzp_rollout_spec *spec,
-                                    const struct hzp_request *rq, double advantage, double mean)
+                                    const struct hzp_rollout_answer *a, double advantage,
+                                    double mean)
 {
+    const struct hzp_request *rq = a->rq;
+    const struct hzp_output *ref = hzp_rollout_referred(a);
     static const int32_t kind[HZP_ROLLOUT_ALGOS] = {HZP_LOSS_PPO, HZP_LOSS_PPO, HZP_LOSS_CISPO,
                                                     HZP_LOSS_IS};
     bool grpo = spec->algo == HZP_ROLLOUT_GRPO;
@@ -253,6 +272,8 @@ static struct hzp_sample *sample_of(const struct hzp_rollout_spec *spec,
                                                .inv_temperature = 1,
                                                .old = HZP_MIN(rq->out[i].logprob, 0),
                                                .advantage = (float)advantage,
+                                               .reference = ref ? HZP_MIN(ref[i].logprob, 0) : 0,
+                                               .kl = ref ? spec->kl : 0,
                                                .low = 0.2f,
                                                .high = grpo ? 0.2f : 0.28f};
     }
@@ -281,23 +302,28 @@ static int32_t make_samples(struct hzp_rollouts *r, struct hzp_rollout_job *job,
                             const int32_t *group, int32_t groups, struct hzp_sample **ret)
 {
     int64_t now = job->next.optimizer_step;
-    double mean = mean_tokens(job, group, groups);
+    double mean = mean_tokens(job, group, groups), tokens = 0;
     int32_t count = 0;
     for (int32_t i = 0; i < groups; i++)
         for (int32_t m = 0; m < job->spec.n; m++) {
             const struct hzp_rollout_member *member = &job->table.group[group[i]].member[m];
-            const struct hzp_request *rq = job->slot[group[i]].answer[m].rq;
+            const struct hzp_rollout_answer *a = &job->slot[group[i]].answer[m];
             if (member->state != HZP_MEMBER_REWARDED)
                 continue;
-            int64_t step = oldest_step(r, rq);
+            int64_t step = oldest_step(r, a->rq);
             bool fresh = step >= 0 && step <= now && now - step <= job->spec.staleness;
-            ret[count] = fresh ? sample_of(&job->spec, rq, member->advantage, mean) : NULL;
+            bool known = !job->reference || hzp_rollout_referred(a);
+            ret[count] = fresh && known ? sample_of(&job->spec, a, member->advantage, mean) : NULL;
             job->stale += !fresh;
+            job->table.lost += !known;
             if (ret[count]) {
+                tokens += atomic_load(&a->rq->out_count);
+                job->next.kl += hzp_rollout_kl(a);
                 job->next.staleness = HZP_MAX(job->next.staleness, now - step);
                 count++;
             }
         }
+    job->next.kl /= HZP_MAX(tokens, 1);
     return count;
 }
 
@@ -418,10 +444,15 @@ static void advance(struct hzp_rollouts *r, struct hzp_rollout_job *job)
     struct hzp_err_text err = {.text = ""};
     enum hzp_rollout_status how;
     int code = HZP_OK;
+    if (job->spec.kl > 0 && !job->reference && hzp_rollout_take_reference(r, job) < 0)
+        return; /* the loop has ended, and the thread ends the job */
+    code = hzp_rollout_ask(r, job, &err);
     collect(r, job);
-    if (job->spec.train) {
+    if (code >= 0 && job->spec.train) {
         settle(r, job);
-        code = commit(r, job, &err);
+        code = hzp_rollout_refer(r, job, &err);
+        if (code >= 0)
+            code = commit(r, job, &err);
     } else {
         let_go(r, job);
     }

@@ -1,11 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* api/rollout/rollouts_state.h - the structs of rollouts, private to the files that implement them:
- * rollouts.c (the handle), rollouts_run.c (the thread).
+ * rollouts.c (the handle), rollouts_run.c (the thread), rollouts_reference.c,
+ * rollouts_judge.c.
  *
  * Thread: under the lock, which the thread holds but while it waits; what is marked is fixed.
  */
 #pragma once
 
+#include "api/rollout/judge.h"
 #include "api/rollout/rollouts.h"
 #include "base/thread.h"
 
@@ -26,11 +28,14 @@ void hzp_rollout_free_prompts(struct hzp_rollout_spec *spec);
 
 /* A member's answer. */
 struct hzp_rollout_answer {
-    struct hzp_request *rq; /* NULL: not begun, or done with */
-    int64_t sample;         /* its number */
-    bool awaits, judged;    /* a client's reward is wanted; there is a reward */
+    struct hzp_request *rq;  /* NULL: not begun, or done with */
+    struct hzp_request *ref; /* its tokens by the reference; NULL: not begun, or there is none */
+    int64_t sample;          /* its number */
+    bool awaits, judged;     /* a client's reward is wanted; there is a reward */
+    bool asks;               /* the command's is wanted, */
+    int64_t asked_in;        /* and was asked for in that round; 0: not yet */
     double reward;
-    json_t *text;         /* for a client */
+    json_t *text;         /* for a client, or the command */
     uint64_t deadline_ns; /* for its reward */
 };
 
@@ -48,6 +53,7 @@ struct hzp_rollout_point {
     int32_t samples;
     double reward_mean; /* mean over the answers rewarded since the point before */
     double seconds;     /* since the job began */
+    double kl;          /* mean per token of the samples, with a reference */
 };
 
 struct hzp_rollout_job {
@@ -59,6 +65,7 @@ struct hzp_rollout_job {
     char why[256];
     struct hzp_rollout_table table;
     struct hzp_rollout_slot *slot; /* [table.room]; NULL: it does not run */
+    struct hzp_version *reference; /* held while the job runs; NULL: it has none */
     uint64_t begin_ns;
     int64_t first, last;             /* the samples that are being learned; last 0: none */
     int32_t done, rejected;          /* updates: learned; refused by the gate, or taken back */
@@ -71,6 +78,7 @@ struct hzp_rollout_job {
 
 struct hzp_rollouts {
     struct hzp_rollouts_config config; /* fixed */
+    struct hzp_judge *judge;           /* the thread's; NULL: there is no command */
     pthread_t thread;
     struct hzp_wake wake;
     _Atomic bool closing;
@@ -87,6 +95,24 @@ struct hzp_rollouts {
 
 /* The thread.  arg: the rollouts. */
 void *hzp_rollouts_run(void *arg);
+
+/* Asks the operator's command for rewards, where the job's are its, and takes what it says.
+ * HZP_EIO: it has failed. */
+int hzp_rollout_ask(struct hzp_rollouts *r, struct hzp_rollout_job *job,
+                    struct hzp_err_text *reterr);
+
+/* Takes hold of the job's reference, if it wants one, and lets go of it.  The lock is released
+ * meanwhile.  HZP_ECANCELED: the server stops. */
+int hzp_rollout_take_reference(struct hzp_rollouts *r, struct hzp_rollout_job *job);
+void hzp_rollout_drop_reference(struct hzp_rollouts *r, struct hzp_rollout_job *job);
+/* Has the answers of ready groups computed by the reference, and notes which groups wait. */
+int hzp_rollout_refer(struct hzp_rollouts *r, struct hzp_rollout_job *job,
+                      struct hzp_err_text *reterr);
+/* What the reference says of each of the answer's tokens; NULL: it was not computed. */
+const struct hzp_output *hzp_rollout_referred(const struct hzp_rollout_answer *a);
+/* An estimate of the sum over its tokens of the divergence of the policy from the reference: of
+ * exp(d) - d - 1, with d the reference's log-probability less that of the draw (Schulman's k3). */
+double hzp_rollout_kl(const struct hzp_rollout_answer *a);
 
 /* Writes what is kept of all jobs. */
 void hzp_rollouts_keep(const struct hzp_rollouts *r);

@@ -10,10 +10,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum kind { EXACT, NUMBER, BOXED, REGEX, JSON, LENGTH, CLIENT, KINDS };
-static const char *const kind_name[KINDS] = {"exact", "number", "boxed", "regex",
-                                             "json",  "length", "client"};
-static const double timeout_default = 600, timeout_max = 86400;
+enum kind { EXACT, NUMBER, BOXED, REGEX, JSON, LENGTH, CLIENT, COMMAND, KINDS };
+static const char *const kind_name[KINDS] = {"exact", "number", "boxed",  "regex",
+                                             "json",  "length", "client", "command"};
+static const double timeout_client = 600, timeout_command = 60, timeout_max = 86400;
 enum { TOKENS_MAX = 1 << 20 };
 
 struct hzp_verifier {
@@ -57,7 +57,7 @@ static int compile(const json_t *rule, struct hzp_verifier *v, struct hzp_err_te
 static int check_members(const json_t *rule, enum kind kind, struct hzp_err_text *reterr)
 {
     static const char *const own[KINDS] = {
-        [REGEX] = "pattern", [LENGTH] = "tokens", [CLIENT] = "timeout"};
+        [REGEX] = "pattern", [LENGTH] = "tokens", [CLIENT] = "timeout", [COMMAND] = "timeout"};
     const char *name;
     json_t *value;
     json_object_foreach((json_t *)(uintptr_t)rule, name, value)
@@ -78,15 +78,16 @@ int hzp_verifier_create(const json_t *rule, struct hzp_verifier **ret, struct hz
         kind++;
     if (kind == KINDS)
         return hzp_fail_param(reterr, HZP_EINVAL, "reward.type",
-                              "reward.type must be exact, number, boxed, regex, json, length or "
-                              "client");
+                              "reward.type must be exact, number, boxed, regex, json, length, "
+                              "client or command");
     HZP_TRY(check_members(rule, (enum kind)kind, reterr));
     struct hzp_verifier *v = hzp_xcalloc(1, sizeof(*v));
     v->kind = (enum kind)kind;
     r = kind == REGEX    ? compile(rule, v, reterr)
         : kind == LENGTH ? read_positive(rule, "tokens", 0, TOKENS_MAX, &v->tokens, reterr)
-        : kind == CLIENT
-            ? read_positive(rule, "timeout", timeout_default, timeout_max, &v->seconds, reterr)
+        : kind == CLIENT || kind == COMMAND
+            ? read_positive(rule, "timeout", kind == CLIENT ? timeout_client : timeout_command,
+                            timeout_max, &v->seconds, reterr)
             : HZP_OK;
     if (r < 0)
         hzp_verifier_destroy(v);
@@ -118,6 +119,12 @@ bool hzp_verifier_is_client(const struct hzp_verifier *v, double *ret_seconds)
 {
     *ret_seconds = v->seconds;
     return v->kind == CLIENT;
+}
+
+bool hzp_verifier_is_command(const struct hzp_verifier *v, double *ret_seconds)
+{
+    *ret_seconds = v->seconds;
+    return v->kind == COMMAND;
 }
 
 /* ---- rules ---- */
@@ -248,7 +255,7 @@ double hzp_verify(struct hzp_verifier *v, const char *text, size_t bytes, int32_
     case LENGTH:
         return HZP_MAX(0, 1 - off / v->tokens);
     default:
-        HZP_ASSERT(v->kind < KINDS && v->kind != CLIENT);
+        HZP_ASSERT(v->kind < CLIENT);
         return 0;
     }
 }

@@ -10,6 +10,7 @@
  *     json      1 if the text is a JSON value, and with a reference that value
  *     length    1 - |n - tokens| / tokens, at least 0, for an answer of n tokens; "tokens"
  *     client    a client says it: PUT /v1/samples/{n}/reward, in "timeout" seconds
+ *     command   the operator's command says it (judge.h), each in "timeout" seconds
  *
  * otherwise 0.  exact, number and boxed need a reference for each prompt.
  *
@@ -34,8 +35,10 @@ const char *hzp_verifier_name(const struct hzp_verifier *v);
 bool hzp_verifier_needs_reference(const struct hzp_verifier *v);
 /* Whether a client rewards; *ret_seconds: in what time. */
 bool hzp_verifier_is_client(const struct hzp_verifier *v, double *ret_seconds);
+/* Whether the operator's command does (judge.h). */
+bool hzp_verifier_is_command(const struct hzp_verifier *v, double *ret_seconds);
 
 /* The reward of a text, valid UTF-8 and NUL-terminated, of so many tokens; reference: NULL or a
- * text.  Not of `client`. */
+ * text.  Not of `client` and `command`. */
 double hzp_verify(struct hzp_verifier *v, const char *text, size_t bytes, int32_t tokens,
                   const char *reference);

@@ -7,7 +7,13 @@
 The server and its client are those of test_api.py.
 """
 import json
+import os
+import pathlib
+import shlex
 import signal
+import sqlite3
+import struct
+import subprocess
 import sys
 import tempfile
 import threading
@@ -75,7 +81,7 @@ def test_reward_rises_beside_requests():
         others.join()
         curve = job["curve"]
         assert len(answered) > 10, len(answered)
-        assert len(curve) >= 10 and [p["update"] for p in curve] == list(range(1, len(curve) + 1)), job
+        assert len(curve) >= 6 and [p["update"] for p in curve] == list(range(1, len(curve) + 1)), job
         assert curve[0]["reward_mean"] <= 0.1 and max(p["reward_mean"] for p in curve) >= 0.4, curve
         assert all(p["staleness"] <= 1 for p in curve) and any(p["staleness"] for p in curve), curve
         versions = [p["weights_version"] for p in curve]
@@ -98,6 +104,116 @@ def test_reward_rises_beside_requests():
         until(server.idle)
 
 
+def command(server, *words, **popen):
+    return subprocess.Popen([test_api.BINARY, *words, "--url", server.url], stdout=subprocess.PIPE,
+                            stderr=subprocess.PIPE, text=True, **popen)
+
+
+def run(server, *words, status=0):
+    process = command(server, *words)
+    out, err = process.communicate(timeout=test_api.HANG)
+    assert process.returncode == status, (words, process.returncode, out, err)
+    return out, err
+
+
+def readme():
+    """The commands of the README's section, as words without the program."""
+    text = pathlib.Path(__file__).parents[2].joinpath("README.md").read_text()
+    section = text.split("## Better at what can be checked\n")[1].split("\n## ")[0].replace("\\\n", "")
+    program = "    build/hzpserve "
+    return [shlex.split(line[len(program):]) for line in section.splitlines() if line.startswith(program)]
+
+
+def test_a_new_user():
+    """The walk of the README, by its own commands: the model gets better at a task while it answers others, the curve
+    is drawn, and the model goes back to what it was; then a job from a file, and back to a version that no directory
+    has."""
+    (_, *serve), learn = readme()
+    with Server(*serve) as server, tempfile.TemporaryDirectory() as there:
+        first, answered, stop = greedy(server), [], threading.Event()
+
+        def ask():
+            while not stop.is_set():
+                answered.append(server.complete(max_tokens=8).choices[0].text)
+                time.sleep(0.02)
+
+        others = threading.Thread(target=ask)
+        others.start()
+        out, _ = run(server, *learn)
+        stop.set()
+        others.join()
+        assert len(answered) > 10, len(answered)
+        lines = out.splitlines()
+        assert lines[0].startswith("rollout-1: 8 answers to each prompt, 12 updates") and "update" in lines[1], out
+        points = [line.split() for line in lines[2:] if line.lstrip()[:1].isdigit()]
+        curve = look(server, "/v1/rollouts/rollout-1")["curve"]
+        assert len(points) == len(curve) >= 6, out
+        assert [p[:2] for p in points] == [[str(c["update"]), f"{c['reward_mean']:.3f}"] for c in curve], (out, curve)
+        bars = [line.count("#") for line in lines[2:2 + len(curve)]]
+        assert bars == [round(32 * c["reward_mean"]) for c in curve] and max(bars) >= 10, (bars, curve)
+        assert lines[-2].startswith("rollout-1 succeeded") and lines[-1].endswith("hzpserve undo original"), out
+        better = greedy(server)
+        assert any(text.startswith(" green") for text in better), better
+        # A second job, from a file: the version before it has a name.
+        data = pathlib.Path(there, "tasks.jsonl")
+        data.write_text("".join(json.dumps({"q": p, "a": "red"}) + "\n\n" for p in PROMPTS))
+        out, _ = run(server, "rollout", "exact", "--data", str(data), "--prompt-field", "q", "--completion-field", "a",
+                     "--extra-body", '{"reward": {"type": "length", "tokens": 2}, "batch": 2}', "--total-steps", "2",
+                     "--max-tokens", "4", "--json")
+        lines = [json.loads(line) for line in out.splitlines()]
+        assert [line["object"] for line in lines] == ["rollout.update"] * 2 + ["rollout"], lines
+        assert lines[-1]["batch"] == 2 and lines[-1]["back"] == "before-rollouts", lines
+        assert [line["update"] for line in lines[:-1]] == [1, 2] and lines[0]["id"] == "rollout-2", lines
+        # A job that is refused takes the name from no version.
+        run(server, "rollout", "exact", "a", status=1)
+        run(server, "undo", "before-rollouts")
+        assert greedy(server) == better
+        run(server, "undo", "original")
+        assert greedy(server) == first
+
+
+def begun(process):
+    """Its job's number, when it has printed that it has posted it."""
+    line = process.stdout.readline()
+    assert line.startswith("rollout-"), (line, process.stderr.read())
+    return "/v1/rollouts/" + line.split(":")[0]
+
+
+def test_the_command_ends():
+    """Ctrl-C cancels the command's own job and leaves another's; SIGTERM leaves it; a job that fails is status 1."""
+    with Server(*LEARNS) as server:
+        words = ["rollout", "regex=^ green", *PROMPTS, "--max-tokens", "4", "--total-steps", "4000"]
+        for number, status, job in [(signal.SIGINT, 130, "cancelled"), (signal.SIGTERM, 143, "running")]:
+            process = command(server, *words)
+            path = begun(process)
+            until(lambda: look(server, path)["updates"]["learned"] >= 1)
+            process.send_signal(number)
+            out, err = process.communicate(timeout=test_api.HANG)
+            assert process.returncode == status and look(server, path)["status"] == job, (out, err, look(server, path))
+            assert (" goes on; " in err) == (job == "running"), err
+        process = command(server, "rollout", "rollout-2")
+        assert "update" in process.stdout.readline() and process.stdout.readline()
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=test_api.HANG)
+        assert process.returncode == 130 and " goes on; " in err and look(server, path)["status"] == "running", err
+        process = command(server, "rollout", "rollout-2", "--json")
+        server.post(path, "", method="DELETE")
+        out, err = process.communicate(timeout=test_api.HANG)
+        assert process.returncode == 1 and json.loads(out.splitlines()[-1])["status"] == "cancelled", (out, err)
+        with tempfile.TemporaryDirectory() as there:
+            data = pathlib.Path(there, "tasks.jsonl")
+            for text, says in [('{"prompt": "a"}\nx\n', ":2: it is no JSON"), ('{"question": "a"}\n', ':1: it has neither'),
+                               ('{"prompt": "a"}\n{"messages": []}\n', ":2: it has messages")]:
+                data.write_text(text)
+                assert says in run(server, "rollout", "json", "--data", str(data), status=1)[1], says
+            assert "cannot be read" in run(server, "rollout", "json", "--data", there, status=1)[1]
+        for words, status, says in [(["none"], 1, "reward.type"), (["number=3", "a"], 2, "is no reward"), ([], 2, "usage"),
+                                    (["exact", "a"], 1, "answers"), (["json"], 1, "prompts or messages"),
+                                    (["json", "a", "--extra-body", "[]"], 2, "--extra-body"),
+                                    (["rollout-77"], 1, "no job")]:
+            assert says in run(server, "rollout", *words, status=status)[1], says
+
+
 def test_on_policy_is_repeatable():
     """With max_staleness 0 and a seed, two servers draw, reward and learn the same."""
     curves = []
@@ -108,6 +224,175 @@ def test_on_policy_is_repeatable():
             assert all(p["staleness"] == 0 for p in job["curve"]), job
     assert curves[0] == curves[1], curves
     assert curves[0][0][0] < curves[0][-1][0], curves
+
+
+def tensors(directory):
+    """The values of the model's F32 tensors, by name."""
+    data = pathlib.Path(directory, "model.safetensors").read_bytes()
+    size = struct.unpack_from("<Q", data)[0]
+    for name, about in json.loads(data[8:8 + size]).items():
+        if name != "__metadata__":
+            assert about["dtype"] == "F32", about
+            begin, stop = about["data_offsets"]
+            yield name, memoryview(data)[8 + size + begin:8 + size + stop].cast("f")
+
+
+def test_frozen_rows():
+    """Rows as a job writes them move each parameter as TRL's loss does in PyTorch (dev/rollout_rows.py)."""
+    known = json.loads(pathlib.Path(__file__).parents[1].joinpath("data", "rollout_rows.json").read_text())
+    assert sum(case["clipped"] for case in known["cases"]) > 5  # beyond the clip
+    mean = sum(len(row["answer"]) for row in known["rows"]) / len(known["rows"])
+    for case in known["cases"]:
+        with Server(*LEARNS, "--lr", "1", "--adamw", "eps=1", "--clip", "0", "--warmup-steps", "0",
+                    "--effect", "0") as server:
+            status, _, got = server.post("/v1/weights/current/export", {"directory": "before"})
+            assert status == 200, got
+            lines = []
+            for row in known["rows"]:
+                before, n = len(row["prompt"]), len(row["answer"])
+                lines.append({"tokens": row["prompt"] + row["answer"], "learn": [0] * before + [1] * n,
+                              "weights": mean / n if case["kind"] == "grpo" else 1,
+                              "loss": {"kind": "ppo", "low": case["low"], "high": case["high"], "kl": case["kl"]},
+                              "logprobs": [0] * before + row["old"], "advantages": row["advantage"]})
+                if case["kl"]:
+                    lines[-1]["reference_logprobs"] = [0] * before + row["reference"]
+            status, _, got = server.post(test_api.EXAMPLES + "?wait=served&timeout=120",
+                                         "\n".join(json.dumps(line) for line in lines))
+            assert status in (200, 202) and got["served"], got
+            assert server.metric("hzpserve_train_updates_total") == 1
+            status, _, got = server.post("/v1/weights/current/export", {"directory": "after"})
+            assert status == 200, got
+            export = pathlib.Path(server.state.name, "export")
+            old, new = dict(tensors(export / "before")), dict(tensors(export / "after"))
+            for name, moved in case["moved"].items():
+                for at, by in zip(moved["at"], moved["by"]):
+                    assert abs(new[name][at] - old[name][at] - by) < 1e-5, (case["kind"], name, at, by)
+
+
+def test_rows_are_those_of_the_job():
+    """What a job commits: the tokens as they were drawn, advantages by the formula, weights by which each answer
+    counts alike."""
+    with tempfile.TemporaryDirectory(prefix="hzpserve-test-") as state:
+        with Server(*LEARNS, state=state) as server:
+            path = begin(server, reward={"type": "client"}, n=4, batch=2, updates=1, prompts=PROMPTS[:2], max_staleness=0)
+            until(lambda: len(look(server, path)["waiting"]) == 8)
+            waiting = sorted(look(server, path)["waiting"], key=lambda one: one["sample"])
+            rewards = {one["sample"]: (i * 7 % 5) / 4 for i, one in enumerate(waiting)}
+            for sample, value in rewards.items():
+                assert server.post(f"/v1/samples/{sample}/reward", {"value": value}, method="PUT")[0] == 200
+            end(server, path)
+        learned = list(rows(state, 0))
+    assert len(learned) == 8, learned
+    with Server("--no-train") as server:
+        mean = sum(len(losses) for _, losses in learned) / 8
+        for prompt in (0, 1):
+            group = [one for one in waiting if one["prompt"] == prompt]
+            worth = [rewards[one["sample"]] for one in group]
+            average = sum(worth) / 4
+            std = (sum((x - average) ** 2 for x in worth) / 3) ** 0.5
+            for one, value, (tokens, losses) in zip(group, worth, learned[4 * prompt:4 * prompt + 4]):
+                first = min(losses)
+                assert sorted(losses) == list(range(first, len(tokens))), losses
+                text = server.post("/detokenize", {"tokens": list(tokens[first:])})[2]["prompt"]
+                assert text.startswith(one["text"]), (text, one)
+                choice = server.complete(prompt=list(tokens), max_tokens=0, echo=True, logprobs=0).choices[0]
+                for at, (kind, scale, old, advantage, _, kl, low, high, _, weight) in losses.items():
+                    assert (kind, scale, kl) == (2, 1, 0) and abs(low - 0.2) < 1e-6 and abs(high - 0.2) < 1e-6, losses
+                    assert abs(advantage - (value - average) / (std + 1e-4)) < 1e-5, (advantage, worth)
+                    assert abs(weight - mean / len(losses)) < 1e-5, (weight, mean)
+                    assert abs(old - choice.logprobs.token_logprobs[at]) < 1e-4, (old, at)
+
+
+def test_no_sample_is_older_than_the_bound():
+    """Each token that an update learned was drawn, by its logged log-probability, by one of the versions that the bound
+    allows it; some by an older one than the newest."""
+    updates, bound = 5, 2
+    with tempfile.TemporaryDirectory(prefix="hzpserve-test-") as state:
+        with Server(*LEARNS, "--effect", "0", "--lr", "1e-3", state=state) as server:
+            path = begin(server, reward={"type": "client"}, n=4, batch=1, updates=updates, prompts=PROMPTS[:1],
+                         max_staleness=bound)
+            models = [test_api.MODEL]
+            for update in range(1, updates + 1):  # one at a time, when all that may begin has been answered
+                open_groups = min(bound + 1, updates - update + 1)
+                until(lambda: len(look(server, path).get("waiting", [])) == 4 * open_groups)
+                waiting = sorted(look(server, path)["waiting"], key=lambda one: one["sample"])
+                for i, one in enumerate(waiting[:4]):
+                    server.post(f"/v1/samples/{one['sample']}/reward", {"value": i % 2}, method="PUT")
+                until(lambda: look(server, path)["updates"]["learned"] == update)
+                status, _, got = server.post("/v1/weights/current/export", {"directory": f"u{update}"})
+                assert status == 200, got
+                models.append(str(pathlib.Path(state, "export", f"u{update}")))
+            job = end(server, path)
+            assert job["samples"]["stale"] == job["samples"]["late"] == 0, job
+            assert [p["staleness"] for p in job["curve"]] == [0, 1, 2, 2, 2], job
+        learned = list(rows(state, 0))
+        assert len(learned) == 4 * updates, learned
+        by = []  # by each model: for each row what it says of each token
+        for test_api.MODEL in models:
+            with Server("--no-train") as server:
+                by.append([server.complete(prompt=list(tokens), max_tokens=0, echo=True,
+                                           logprobs=0).choices[0].logprobs.token_logprobs for tokens, _ in learned])
+        test_api.MODEL = models[0]
+    older = 0
+    for row, (_, losses) in enumerate(learned):
+        newest = row // 4  # the model that the update began from
+        for at, how in losses.items():
+            fits = [m for m in range(len(models)) if abs(by[m][row][at] - how[2]) < 1e-4]
+            assert any(newest - bound <= m <= newest for m in fits), (row, at, how, [b[row][at] for b in by])
+            older += fits == [newest - bound]
+    assert older > 8, older
+
+
+def rows(state, last):
+    """Tokens, and of those that are learned the terms of their loss and the weight, of the log's samples behind one."""
+    with sqlite3.connect(pathlib.Path(state, "samples.db")) as log:
+        for count, data in log.execute("SELECT count, data FROM samples WHERE sequence_number > ?", (last,)):
+            tokens = struct.unpack_from(f"<{count}i", data)
+            bits = data[4 * count:]
+            weighted = len(data) > 40 * count + (count + 7) // 8
+            weights = struct.unpack_from(f"<{count}f", data, len(data) - 40 * count) if weighted else [1.0] * count
+            how = [struct.unpack_from("<i8f", data, len(data) - 36 * (count - i)) + (weights[i],) for i in range(count)]
+            yield tokens, {i: how[i] for i in range(count) if bits[i // 8] >> i % 8 & 1}
+
+
+def test_a_reference():
+    """With kl each row has the log-probability of the version from before the job, which keeps its slot as long; a large
+    coefficient holds the model near it."""
+    ends = []
+    for kl in (1e-6, 2):
+        with tempfile.TemporaryDirectory(prefix="hzpserve-test-") as state:
+            with Server(*LEARNS, "--slots", "3", state=state) as server:
+                curve = end(server, begin(server, kl=kl, updates=10))["curve"]
+                assert curve[0]["kl"] < 1e-6 and all(p["kl"] >= 0 for p in curve), curve
+                ends.append(curve[-1]["kl"])
+                until(lambda: look(server, "/v1/weights")["slots_free"] == 2)
+                last = look(server, test_api.EXAMPLES)["last"]
+            learned = list(rows(state, last - 16))
+        checked = 0
+        with Server("--no-train") as server:
+            for tokens, losses in learned:
+                choice = server.complete(prompt=list(tokens), max_tokens=0, echo=True, logprobs=0).choices[0]
+                for at, how in losses.items():
+                    want = choice.logprobs.token_logprobs[at]
+                    assert abs(how[4] - want) < 1e-4 and abs(how[5] / kl - 1) < 1e-6, (at, how, want)
+                    checked += abs(how[2] - want) > 0.01  # the policy has moved away from it
+        assert checked > 10, checked
+    assert ends[1] < ends[0] / 3 and ends[0] > 0.01, ends
+    with Server(*LEARNS) as server:
+        refused(server, "kl", "--slots 3", kl=0.1)
+        refused(server, "kl", kl=-1)
+        end(server, begin(server, kl=0.1, train=False, n=1))
+    with Server(*LEARNS, "--slots", "3") as server:  # a job that is cancelled gives its slot back; so does a stop
+        path = begin(server, kl=0.1, updates=1000)
+        while look(server, path)["updates"]["learned"] < 5:  # beside requests, between which it computes answers again
+            assert len(server.complete(max_tokens=8).choices) == 1
+            time.sleep(0.01)
+        assert look(server, "/v1/weights")["slots_free"] <= 1
+        server.post(path, "", method="DELETE")
+        until(lambda: look(server, "/v1/weights")["slots_free"] == 2)
+        end(server, path, "cancelled")
+        assert server.metric("hzpserve_rollouts_running") == 0
+        begin(server, kl=0.1, updates=1000)
 
 
 def test_a_client_rewards():
@@ -131,6 +416,71 @@ def test_a_client_rewards():
         assert job["updates"]["learned"] == 1 and abs(job["reward_mean"] - 1 / 3) < 1e-9, job
         assert server.post("/v1/samples/1/reward", {"value": 1}, method="PUT")[0] == 404
         assert server.post("/v1/samples/1", {"value": 1}, method="PUT")[0] == 404
+
+
+JUDGE = """
+import json, os, sys, time
+for number, line in enumerate(sys.stdin, 1):
+    asked = json.loads(line)
+    assert asked["prompt"] and set(asked) == {"id", "prompt", "text", "answer"}, asked
+    %s
+    print(json.dumps({"id": asked["id"], "reward": float(asked["text"].startswith(" green"))}), flush=True)
+"""
+
+
+def judged(there, more="pass", options=(), **environment):
+    """A server with this reward command, which does `more` before it answers."""
+    script = pathlib.Path(there, "judge.py")
+    script.write_text(JUDGE % more)
+    os.environ.update(HZP_REWARD_COMMAND=f"exec {sys.executable} {script}", **environment)
+    try:
+        return Server(*LEARNS, *options).__enter__()
+    finally:
+        for name in ("HZP_REWARD_COMMAND", *environment):
+            del os.environ[name]
+
+
+def close(server):
+    server.__exit__(None, None, None)
+
+
+def test_a_command_rewards():
+    """The operator's command says what answers are worth.  One that ends now and then loses an answer each time, and
+    no more; its end, its silence, and a line that is no JSON fail the job when they do not stop."""
+    quick = {"type": "command", "timeout": 0.4}
+    with tempfile.TemporaryDirectory() as there:
+        server = judged(there)
+        job = end(server, begin(server, reward={"type": "command"}, updates=12))
+        assert job["curve"][0]["reward_mean"] <= 0.1 and max(p["reward_mean"] for p in job["curve"]) >= 0.4, job
+        assert job["samples"]["lost"] == 0, job
+        refused(server, "reward", "no field", reward={"type": "command", "command": "true"})
+        assert server.post("/v1/rollouts", {**TASK, "reward": {"type": "command", "timeout": 0}})[0] == 400
+        close(server)
+        # It ends at each hundredth line, with questions open.
+        server = judged(there, "if number == 100: sys.exit(3)")
+        job = end(server, begin(server, reward={"type": "command"}, updates=3))
+        assert 0 < job["samples"]["lost"] <= job["samples"]["answered"] / 50, job
+        close(server)
+        # It has no keys, is killed with its server, and answers no client's questions.
+        server = judged(there, "number == 1 and open(sys.argv[0] + '.pid', 'w').write(f'{os.getpid()} {sorted(os.environ)}')",
+                        ["--api-key", "reader"], HZP_ADMIN_KEY="secret")
+        teacher = {"authorization": "Bearer secret"}
+        path = begin(server, teacher, reward={"type": "command"}, updates=1000)
+        until(lambda: server.post(path, "", teacher, "GET")[2]["samples"]["rewarded"] > 8)
+        sample = int(time.time() * 1000)
+        assert server.post(f"/v1/samples/{sample}/reward", {"value": 1}, teacher, "PUT")[0] == 404
+        pid, names = pathlib.Path(there, "judge.py.pid").read_text().split(" ", 1)
+        assert "HZP_ADMIN_KEY" not in names and "PATH" in names, names
+        close(server)
+        until(lambda: not pathlib.Path("/proc", pid).exists())
+        for more, says in [("sys.exit(3)", "has ended, with status 3"), ("print('{')", "no JSON object"),
+                           ("time.sleep(600)", "has not answered in time"), ("os.kill(os.getpid(), 9)", "with signal 9"),
+                           ("sys.stdout.write('x' * 100000); sys.stdout.flush()", "too long")]:
+            server = judged(there, more)
+            job = end(server, begin(server, reward=quick, updates=1), "failed")
+            assert says in job["reason"] and "5 times in a row" in job["reason"], (says, job)
+            assert server.complete(max_tokens=1).choices
+            close(server)
 
 
 def test_jobs_take_turns_and_are_cancelled():
@@ -161,7 +511,8 @@ def test_what_is_refused():
         refused(server, "repetition_penalty", repetition_penalty=1.1)
         refused(server, "response_format", response_format={"type": "json_object"})
         refused(server, "reward", reward=None)
-        refused(server, "reward.type", reward={"type": "command"})
+        refused(server, "reward.type", "HZP_REWARD_COMMAND", reward={"type": "command"})
+        refused(server, "reward.type", reward={"type": "magic"})
         refused(server, "reward.pattern", reward={"type": "regex", "pattern": "("})
         refused(server, "answers", "one for each prompt", reward={"type": "exact"})
         refused(server, "answers", answers=["a"])

@@ -3,6 +3,7 @@
  * interleavings, and its advantages against the formula. */
 #include "api/rollout/group_table.h"
 #include "base/base.h"
+#include "device/objective.h"
 #include "tests/serve/seeded.h"
 
 #include <math.h>
@@ -202,11 +203,107 @@ static void lost_members_count_as_complete(void **state)
     hzp_rollout_table_fini(&t);
 }
 
+/* A ready group that waits is not taken, and holds up none that began after it. */
+static void waiting_groups_are_passed_over(void **state)
+{
+    struct hzp_rollout_table t;
+    const struct hzp_rollout_table_config config = {
+        .members = 2, .batch = 1, .staleness = 1, .advantage = HZP_ADVANTAGE_MEAN};
+    int32_t got[2], first;
+    hzp_rollout_table_init(&t, &config);
+    first = hzp_rollout_table_begin(&t, 0);
+    for (int32_t at = first; at >= 0; at = hzp_rollout_table_begin(&t, 0))
+        for (int32_t m = 0; m < 2; m++)
+            hzp_rollout_table_end(&t, at, m, m);
+    assert_int_equal(hzp_rollout_table_count(&t, HZP_GROUP_READY), 2);
+    t.group[first].waits = true;
+    assert_int_equal(hzp_rollout_table_take(&t, false, got), 1);
+    assert_int_not_equal(got[0], first);
+    assert_int_equal(hzp_rollout_table_take(&t, true, got), 0);
+    t.group[first].waits = false;
+    assert_int_equal(hzp_rollout_table_take(&t, false, got), 1);
+    assert_int_equal(got[0], first);
+    hzp_rollout_table_release(&t, first, false);
+    t.group[first].waits = true; /* left over: a group that begins does not wait */
+    first = hzp_rollout_table_begin(&t, 2);
+    assert_false(t.group[first].waits);
+    hzp_rollout_table_fini(&t);
+}
+
+/* One token of ARMS, of which each is worth what its reward says: the policy is a softmax over
+ * logits that learns by the losses of rows (device/objective.h) with the table's advantages.  Its
+ * path is that of the policy gradient, step by step,
+ *
+ *     z[j] += rate / n sum over members i of A[i] (1[a[i] = j] - pi[j])
+ *
+ * which is computed beside it in double, with advantages of its own; and it finds the best arm. */
+static void a_bandit_follows_the_exact_path(void **state)
+{
+    enum { ARMS = 4, MEMBERS = 16, STEPS = 160 };
+    static const double worth[ARMS] = {0.1, 0.9, 0.3, 0.5}, rate = 0.5;
+    const struct hzp_rollout_table_config config = {
+        .members = MEMBERS, .batch = 1, .staleness = 0, .advantage = HZP_ADVANTAGE_STD};
+    double z[ARMS] = {0}, pi[ARMS] = {0};
+    float logit[ARMS] = {0};
+    uint64_t seed = 7;
+    struct hzp_rollout_table t;
+    hzp_rollout_table_init(&t, &config);
+    for (int step = 0; step < STEPS; step++) {
+        int32_t at = hzp_rollout_table_begin(&t, step), arm[MEMBERS], got;
+        double sum = 0, fsum = 0, mean = 0, squares = 0, dz[ARMS] = {0}, dlogit[ARMS] = {0};
+        for (int j = 0; j < ARMS; j++) {
+            sum += exp(z[j]);
+            fsum += exp((double)logit[j]);
+        }
+        for (int j = 0; j < ARMS; j++)
+            pi[j] = exp(z[j]) / sum;
+        assert_true(at >= 0);
+        for (int32_t i = 0; i < MEMBERS; i++) {
+            double u = seeded(&seed, 1 << 24) * 0x1p-24;
+            arm[i] = 0;
+            for (; arm[i] < ARMS - 1 && u >= pi[arm[i]]; arm[i]++)
+                u -= pi[arm[i]];
+            mean += worth[arm[i]] / MEMBERS;
+            hzp_rollout_table_end(&t, at, i, worth[arm[i]]);
+        }
+        for (int32_t i = 0; i < MEMBERS; i++)
+            squares += (worth[arm[i]] - mean) * (worth[arm[i]] - mean);
+        if (!hzp_rollout_table_take(&t, false, &got)) /* all drew the same arm */
+            continue;
+        for (int32_t i = 0; i < MEMBERS; i++) {
+            double a = (worth[arm[i]] - mean) / (sqrt(squares / (MEMBERS - 1)) + 1e-4);
+            double lp = (double)logit[arm[i]] - log(fsum);
+            struct hzp_row_loss how = {.kind = HZP_LOSS_PPO,
+                                       .inv_temperature = 1,
+                                       .old = (float)lp,
+                                       .advantage = (float)t.group[got].member[i].advantage,
+                                       .low = 0.2f,
+                                       .high = 0.2f};
+            double slope = hzp_objective_of(&how, lp).slope;
+            for (int j = 0; j < ARMS; j++) {
+                dz[j] += a * ((arm[i] == j) - pi[j]) / MEMBERS;
+                dlogit[j] -= slope * (exp((double)logit[j]) / fsum - (arm[i] == j)) / MEMBERS;
+            }
+        }
+        for (int j = 0; j < ARMS; j++) {
+            z[j] += rate * dz[j];
+            logit[j] = (float)((double)logit[j] + rate * dlogit[j]);
+            assert_true(fabs(z[j] - (double)logit[j]) < 1e-4);
+        }
+        hzp_rollout_table_release(&t, got, false);
+    }
+    print_message("the best arm has %.4f\n", pi[1]);
+    assert_true(pi[1] > 0.9);
+    hzp_rollout_table_fini(&t);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(random_days),
         cmocka_unit_test(lost_members_count_as_complete),
+        cmocka_unit_test(waiting_groups_are_passed_over),
+        cmocka_unit_test(a_bandit_follows_the_exact_path),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

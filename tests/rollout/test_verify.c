@@ -79,7 +79,9 @@ static void refused(void **state)
 {
     static const char *const row[][2] = {
         {"{}", "reward.type"},
-        {"{\"type\": \"command\"}", "reward.type"},
+        {"{\"type\": \"magic\"}", "reward.type"},
+        {"{\"type\": \"command\", \"command\": \"true\"}", "reward"},
+        {"{\"type\": \"command\", \"timeout\": 0}", "reward.timeout"},
         {"{\"type\": \"regex\"}", "reward.pattern"},
         {"{\"type\": \"regex\", \"pattern\": \"(\"}", "reward.pattern"},
         {"{\"type\": \"regex\", \"pattern\": \"((a{1,255}){1,255}){1,255}\"}", "reward.pattern"},

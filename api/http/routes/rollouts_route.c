@@ -41,6 +41,8 @@ static void read_numbers(const json_t *body, struct hzp_rollout_spec *ret)
     hzp_given_int(body, "seed", &seed);
     hzp_given_number(body, "temperature", &ret->temperature);
     hzp_given_bool(body, "train", &ret->train);
+    if (ret->train)
+        hzp_given_number(body, "kl", &ret->kl);
     ret->seed = (uint64_t)seed;
     ret->algo = HZP_ROLLOUT_GRPO;
     for (int i = 0; i < HZP_ROLLOUT_ALGOS; i++)

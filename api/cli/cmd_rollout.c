@@ -1,0 +1,403 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* hzpserve rollout: a running server learns from its own answers (api/rollout/rollouts.h), and the
+ * curve of the reward is drawn while it does.
+ *
+ *     rollout REWARD [PROMPT..]     posts a job and follows it; prompts also from --data
+ *     rollout JOB                   follows a job, rollout-7, that was posted before
+ *
+ * REWARD is a type, TYPE=VALUE for one that has a value (regex=PATTERN), or the JSON of the field
+ * `reward`.  Before a job that learns is posted, the version that serves gets the name
+ * `before-rollouts`, unless it is the model as it was started: the server can go back to it.
+ *
+ * Ctrl-C cancels a job that this command has posted, and leaves another one alone; a second Ctrl-C,
+ * SIGTERM and SIGHUP leave it to itself.  The exit status is 0 if it succeeded, 1 if not, 130 or
+ * 143 after a signal.
+ */
+#include "api/cli/commands.h"
+#include "api/cli/signals.h"
+#include "api/cli/transfer.h"
+#include "base/arena.h"
+#include "base/base.h"
+#include "base/json.h"
+
+#include <math.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <time.h>
+
+enum { BAR = 32, LINES_MAX = 16384 };
+static const char kept_name[] = "before-rollouts";
+
+struct follow {
+    const struct hzp_options *options;
+    struct hzp_http_host server;
+    char id[64], back[64]; /* back: what undo takes to go back; "": not known */
+    bool own, cancelled;   /* this command has posted it, and has cancelled it */
+    size_t shown;          /* points of the curve */
+    bool told_queued;
+    json_int_t told_waiting;
+};
+
+static volatile sig_atomic_t interrupts, left;
+
+static void on_signal(int number)
+{
+    if (number == SIGINT)
+        interrupts = interrupts + 1;
+    else
+        left = number;
+}
+
+/* ---- the job ---- */
+
+/* The field `reward`; NULL: the word is none. */
+static json_t *reward_of(const char *word)
+{
+    static const char *const value_of[][2] = {
+        {"regex", "pattern"}, {"length", "tokens"}, {"client", "timeout"}};
+    size_t n = strcspn(word, "=");
+    if (*word == '{')
+        return hzp_json_load(word, strlen(word), HZP_JSON_UNIQUE, NULL, NULL);
+    json_t *ret = json_pack("{s:s%}", "type", word, n);
+    for (int i = 0; word[n] && i < HZP_COUNT(value_of); i++) {
+        if (strlen(value_of[i][0]) != n || strncmp(word, value_of[i][0], n) != 0)
+            continue;
+        json_t *value =
+            i ? hzp_json_load(word + n + 1, strlen(word + n + 1), HZP_JSON_ANY, NULL, NULL)
+              : json_string(word + n + 1);
+        if (json_object_set_new(ret, value_of[i][1], value) == 0)
+            return ret;
+    }
+    if (!word[n])
+        return ret;
+    json_decref(ret);
+    return NULL;
+}
+
+/* Adds what the line has to the job: {"prompt" | "messages", "answer"}, by the names that the
+ * options give. */
+static int add_line(const struct hzp_options *options, const json_t *line, json_t *body,
+                    struct hzp_err_text *reterr)
+{
+    const char *prompt = options->train.fields.prompt, *answer = options->train.fields.completion;
+    json_t *text = json_object_get(line, prompt ? prompt : "prompt");
+    json_t *messages = json_object_get(line, "messages");
+    json_t *right = json_object_get(line, answer ? answer : "answer");
+    const char *list = text ? "prompts" : "messages", *other = text ? "messages" : "prompts";
+    if (!right && !answer)
+        right = json_object_get(line, "completion");
+    if (!text && !messages)
+        return hzp_fail(reterr, HZP_EFORMAT, "it has neither \"%.60s\" nor \"messages\"",
+                        prompt ? prompt : "prompt");
+    if (json_object_get(body, other))
+        return hzp_fail(reterr, HZP_EFORMAT, "it has %s, and prompts before it have not",
+                        text ? "a text" : "messages");
+    if (!json_object_get(body, list))
+        json_object_set_new(body, list, json_array());
+    json_array_append(json_object_get(body, list), text ? text : messages);
+    json_array_append_new(json_object_get(body, "answers"),
+                          right ? json_incref(right) : json_null());
+    return HZP_OK;
+}
+
+static int read_lines(const struct hzp_options *options, FILE *file, json_t *body,
+                      struct hzp_err_text *reterr)
+{
+    const char *path = options->rollout.data;
+    struct hzp_err_text err;
+    char *text = NULL;
+    size_t room = 0;
+    ssize_t n;
+    int r = HZP_OK;
+    for (int64_t at = 1; r >= 0 && (n = getline(&text, &room, file)) >= 0; at++) {
+        if (strspn(text, " \t\r\n") == (size_t)n)
+            continue;
+        json_t *line = hzp_json_load(text, (size_t)n, HZP_JSON_UNIQUE, NULL, NULL);
+        r = json_is_object(line) ? add_line(options, line, body, &err)
+                                 : hzp_fail(&err, HZP_EFORMAT, "it is no JSON object");
+        if (r >= 0 && json_array_size(json_object_get(body, "answers")) > LINES_MAX)
+            r = hzp_fail(&err, HZP_EFORMAT, "a job has at most %d prompts", LINES_MAX);
+        if (r < 0)
+            hzp_fail(reterr, r, "%.200s:%lld: %s", path, (long long)at, err.text);
+        json_decref(line);
+    }
+    free(text);
+    return r;
+}
+
+static int read_data(const struct hzp_options *options, json_t *body, struct hzp_err_text *reterr)
+{
+    const char *path = options->rollout.data;
+    struct stat about;
+    bool is_file = !stat(path, &about) && S_ISREG(about.st_mode);
+    FILE *file = is_file ? fopen(path, "r") : NULL;
+    if (!file)
+        return hzp_fail(reterr, HZP_ENOENT, "--data: %.200s cannot be read as a file", path);
+    int r = read_lines(options, file, body, reterr);
+    fclose(file);
+    return r;
+}
+
+/* Answers only where there are any. */
+static void drop_no_answers(json_t *body)
+{
+    size_t i, given = 0;
+    json_t *answer;
+    json_array_foreach(json_object_get(body, "answers"), i, answer) given += !json_is_null(answer);
+    if (!given)
+        json_object_del(body, "answers");
+}
+
+static int make_body(const struct hzp_options *options, json_t *body, struct hzp_err_text *reterr)
+{
+    const struct hzp_rollout_settings *s = &options->rollout;
+    json_t *reward = reward_of(options->word[0]);
+    json_object_set_new(body, "answers", json_array());
+    if (!reward || json_object_set_new(body, "reward", reward) < 0)
+        return hzp_fail_param(reterr, HZP_EINVAL, "REWARD",
+                              "\"%.80s\" is no reward: exact, number, boxed, regex=PATTERN, json, "
+                              "length=TOKENS, client, command, or the JSON of a reward",
+                              options->word[0]);
+    for (int i = 1; i < options->words; i++) {
+        json_t *line = json_pack("{s:s}", "prompt", options->word[i]);
+        int r = line ? add_line(options, line, body, reterr)
+                     : hzp_fail_param(reterr, HZP_EINVAL, "PROMPT", "a prompt is not UTF-8");
+        json_decref(line);
+        HZP_TRY(r);
+    }
+    if (s->data)
+        HZP_TRY(read_data(options, body, reterr));
+    drop_no_answers(body);
+    json_object_set_new(body, "n", json_integer(s->n));
+    json_object_set_new(body, "max_tokens", json_integer(s->max_tokens));
+    json_object_set_new(body, "updates", json_integer(s->updates));
+    if (s->seed >= 0)
+        json_object_set_new(body, "seed", json_integer(s->seed));
+    json_t *extra = s->extra
+                        ? hzp_json_load(s->extra, strlen(s->extra), HZP_JSON_UNIQUE, NULL, NULL)
+                        : json_object();
+    if (!json_is_object(extra) || json_object_update(body, extra) < 0) {
+        json_decref(extra);
+        return hzp_fail_param(reterr, HZP_EINVAL, "--extra-body", "--extra-body is no JSON object");
+    }
+    json_decref(extra);
+    return HZP_OK;
+}
+
+/* Gives the version the name by which the server can go back to it. */
+static int name_version(struct follow *f, json_int_t version, struct hzp_err_text *reterr)
+{
+    char route[128];
+    json_t *done = NULL, *body = json_pack("{s:s}", "name", kept_name);
+    snprintf(route, sizeof(route), "/v1/weights/%lld/name?timeout=3600", (long long)version);
+    int r = hzp_transfer_json(&f->server, "POST", route, body, &done, reterr);
+    json_decref(body);
+    json_decref(done);
+    return r;
+}
+
+/* Keeps the version that serves.  A server that cannot keep it learns all the same.  *ret_named: it
+ * has taken the name from this version, 0: from none. */
+static void keep_version(struct follow *f, json_int_t *ret_named)
+{
+    struct hzp_err_text err;
+    json_t *now = NULL, *had = NULL;
+    char route[128];
+    int r = hzp_transfer_json(&f->server, "GET", "/v1/weights/current", NULL, &now, &err);
+    json_int_t id = json_integer_value(json_object_get(now, "id"));
+    if (r >= 0 && json_is_null(json_object_get(now, "parent")) &&
+        !json_integer_value(json_object_get(now, "optimizer_step"))) {
+        snprintf(f->back, sizeof(f->back), "original");
+    } else if (r >= 0) {
+        snprintf(route, sizeof(route), "/v1/weights/%s", kept_name);
+        if (hzp_transfer_json(&f->server, "GET", route, NULL, &had, NULL) >= 0)
+            *ret_named = json_integer_value(json_object_get(had, "id"));
+        r = name_version(f, id, &err);
+        if (r >= 0)
+            snprintf(f->back, sizeof(f->back), "%s", kept_name);
+    }
+    if (r < 0)
+        fprintf(stderr, "hzpserve: the version that serves is not kept: %s\n", err.text);
+    json_decref(now);
+    json_decref(had);
+}
+
+static int post(struct follow *f, struct hzp_err_text *reterr)
+{
+    json_t *body = json_object(), *job = NULL;
+    json_int_t named = 0;
+    int r = make_body(f->options, body, reterr);
+    if (r >= 0 && !json_is_false(json_object_get(body, "train")))
+        keep_version(f, &named);
+    if (r >= 0)
+        r = hzp_transfer_json(&f->server, "POST", "/v1/rollouts", body, &job, reterr);
+    if (r < 0 && named) /* nothing was learned after it: the name is what it was */
+        name_version(f, named, NULL);
+    const char *id = json_string_value(json_object_get(job, "id"));
+    if (r >= 0 && !id)
+        r = hzp_fail(reterr, HZP_EIO, "the server's answer is not understood");
+    snprintf(f->id, sizeof(f->id), "%s", id ? id : "");
+    f->own = true;
+    json_decref(body);
+    json_decref(job);
+    return r;
+}
+
+/* ---- following it ---- */
+
+static double number_of(const json_t *json, const char *name)
+{
+    return json_number_value(json_object_get(json, name));
+}
+
+static void print_line(const json_t *json)
+{
+    json_dumpf(json, stdout, JSON_COMPACT | JSON_REAL_PRECISION(9));
+    printf("\n");
+    fflush(stdout);
+}
+
+/* The bar is of rewards from 0 to 1. */
+static void print_point(const struct follow *f, const json_t *point)
+{
+    double reward = number_of(point, "reward_mean");
+    int length = (int)lrint(fmin(fmax(reward, 0), 1) * BAR);
+    char bar[BAR + 1];
+    if (f->options->json) {
+        json_t *line = json_pack("{s:s, s:s}", "object", "rollout.update", "id", f->id);
+        json_object_update(line, (json_t *)(uintptr_t)point);
+        print_line(line);
+        json_decref(line);
+        return;
+    }
+    memset(bar, '#', BAR);
+    bar[length] = 0;
+    printf("%6.0f  %7.3f  |%-*s|  %5.0f  %7.0f  %7.0f  %7.1f\n", number_of(point, "update"), reward,
+           BAR, bar, number_of(point, "staleness"), number_of(point, "samples"),
+           number_of(point, "weights_version"), number_of(point, "seconds"));
+    fflush(stdout);
+}
+
+static void print_points(struct follow *f, const json_t *job)
+{
+    const json_t *curve = json_object_get(job, "curve");
+    size_t n = json_array_size(curve);
+    if (!f->shown && n && !f->options->json)
+        printf("%6s  %7s  |0%*s|  %5s  %7s  %7s  %7s\n", "update", "reward", BAR - 1, "1", "stale",
+               "answers", "version", "seconds");
+    for (; f->shown < n; f->shown++)
+        print_point(f, json_array_get(curve, f->shown));
+}
+
+/* What it waits for, when that is something that the user can change. */
+static void print_waiting(struct follow *f, const json_t *job)
+{
+    const char *status = json_string_value(json_object_get(job, "status"));
+    json_int_t waiting = (json_int_t)json_array_size(json_object_get(job, "waiting"));
+    if (f->options->json)
+        return;
+    if (!f->told_queued && status && !strcmp(status, "queued"))
+        printf("%s waits for the jobs before it\n", f->id);
+    f->told_queued = true;
+    if (waiting && !f->told_waiting)
+        printf("%lld answers wait for a reward: PUT /v1/samples/{n}/reward\n", (long long)waiting);
+    f->told_waiting = waiting;
+    fflush(stdout);
+}
+
+static void print_end(const struct follow *f, json_t *job)
+{
+    const json_t *curve = json_object_get(job, "curve"), *samples = json_object_get(job, "samples");
+    const char *reason = json_string_value(json_object_get(job, "reason"));
+    size_t n = json_array_size(curve);
+    bool back = n && f->back[0];
+    if (f->options->json) {
+        json_object_del(job, "curve");
+        json_object_set_new(job, "back", back ? json_string(f->back) : json_null());
+        print_line(job);
+        return;
+    }
+    printf("%s %s%s%.200s: %zu updates, %.0f answers, reward %.3f on average", f->id,
+           json_string_value(json_object_get(job, "status")), reason && *reason ? ", " : "",
+           reason ? reason : "", n, number_of(samples, "answered"), number_of(job, "reward_mean"));
+    if (n)
+        printf(", %.3f before the first update and %.3f before the last",
+               number_of(json_array_get(curve, 0), "reward_mean"),
+               number_of(json_array_get(curve, n - 1), "reward_mean"));
+    printf("\n");
+    if (back)
+        printf("the weights from before it serve again by: hzpserve undo %s\n", f->back);
+}
+
+/* After signals: cancels the job, or leaves it.  True: it is left. */
+static bool obey(struct follow *f)
+{
+    struct hzp_err_text err;
+    char route[128];
+    json_t *job = NULL;
+    if (left || interrupts > 1 || (interrupts && !f->own)) {
+        fprintf(stderr, "hzpserve: %s goes on; hzpserve rollout %s follows it\n", f->id, f->id);
+        return true;
+    }
+    if (interrupts && !f->cancelled) {
+        f->cancelled = true;
+        snprintf(route, sizeof(route), "/v1/rollouts/%s", f->id);
+        if (hzp_transfer_json(&f->server, "DELETE", route, NULL, &job, &err) < 0)
+            fprintf(stderr, "hzpserve: %s\n", err.text); /* it has ended meanwhile */
+        json_decref(job);
+    }
+    return false;
+}
+
+/* The exit status, or a negative error. */
+static int follow(struct follow *f, struct hzp_err_text *reterr)
+{
+    const struct timespec pause = {.tv_nsec = 300000000};
+    char route[128];
+    snprintf(route, sizeof(route), "/v1/rollouts/%s", f->id);
+    for (;;) {
+        json_t *job;
+        HZP_TRY(hzp_transfer_json(&f->server, "GET", route, NULL, &job, reterr));
+        const char *status = json_string_value(json_object_get(job, "status"));
+        bool good = status && !strcmp(status, "succeeded");
+        print_points(f, job);
+        if (!status || (strcmp(status, "queued") && strcmp(status, "running"))) {
+            print_end(f, job);
+            json_decref(job);
+            return good ? 0 : f->cancelled ? 130 : 1;
+        }
+        print_waiting(f, job);
+        json_decref(job);
+        if (obey(f))
+            return left ? 128 + (int)left : 130;
+        nanosleep(&pause, NULL); /* a signal ends it */
+    }
+}
+
+int hzp_cmd_rollout(const struct hzp_options *options)
+{
+    static const int watched[] = {SIGINT, SIGTERM, SIGHUP};
+    const struct sigaction action = {.sa_handler = on_signal}; /* without SA_RESTART */
+    struct hzp_err_text err = {.text = ""};
+    struct follow f = {.options = options};
+    if (!options->words) {
+        fprintf(stderr, "hzpserve: usage: hzpserve rollout REWARD|JOB [PROMPT..]\n");
+        return 2;
+    }
+    int r = hzp_http_server(options->client.url, options->client.api_key, &f.server, &err);
+    if (r >= 0 && !strncmp(options->word[0], "rollout-", 8))
+        snprintf(f.id, sizeof(f.id), "%s", options->word[0]);
+    else if (r >= 0)
+        r = post(&f, &err);
+    for (int i = 0; i < HZP_COUNT(watched); i++)
+        if (!hzp_signal_is_ignored(watched[i]))
+            sigaction(watched[i], &action, NULL);
+    if (r >= 0 && f.own && !options->json)
+        printf("%s: %d answers to each prompt, %d updates; Ctrl-C cancels it\n", f.id,
+               (int)options->rollout.n, (int)options->rollout.updates);
+    if (r >= 0)
+        r = follow(&f, &err);
+    return r < 0 ? hzp_command_failed(r, &err) : r;
+}
