@@ -5,8 +5,9 @@
     dev/abuse.py HZPSERVE MODEL_DIR [--rounds N] [--requests N] [--only NAME ...] [-- OPTION ...]
 
 Small requests (a prompt of one word, one token) are sent one behind the other, `requests` of them in each round, while
-the abuse goes on; the figures are medians over the rounds of each round's percentiles.  tests/api/test_bounds.py
-asserts the same without a clock.  `peak` is the largest resident memory of the server so far in that round.
+the abuse goes on; the figures are medians over the rounds of each round's percentiles.  tests/api/test_abuse.py
+asserts a p99 beside each, tests/api/test_bounds.py the same without a clock.  `peak` is the largest resident memory
+of the server so far in that round.
 """
 import argparse
 import contextlib
