@@ -348,7 +348,7 @@ const struct hzp_option hzp_option_table[] = {
         "--publish", publish_parts, "auto,every=1", "WHAT[,every=N]", SERVE | BENCH,
         "what becomes a version: update, every N of them; lesson: all passes of the examples that "
         "came in one body, which are judged, and rejected, as a whole; auto: lesson with --gate, "
-        "--canary or --max-effect on one rank or one tensor group, else update"),
+        "--canary or --max-effect, else update"),
     INT("--max-staleness", engine.training.max_staleness, "1", 0, 1e6, SERVE | BENCH,
         "maximum updates by which the serving version may trail the newest; takes precedence over "
         "--publish every=N"),

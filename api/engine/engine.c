@@ -274,7 +274,7 @@ static int read_host_parts(struct hzp_engine *e, struct hzp_err_text *reterr)
     int ranks = e->config.replicas ? e->config.replicas->ranks
                 : e->config.link   ? hzp_link_ranks(e->config.link)
                                    : 1;
-    e->by_lesson = !s->no_train && hzp_settings_by_lesson(s, ranks);
+    e->by_lesson = !s->no_train && hzp_settings_by_lesson(s);
     struct hzp_assembly_config config = {.device = &s->device,
                                          .model = &s->model,
                                          .serving = &s->serving,

@@ -129,7 +129,7 @@ static int run(struct follow *f, struct hzp_err_text *reterr)
 int hzp_follow(const struct hzp_follow_config *config, struct hzp_err_text *reterr)
 {
     const struct hzp_engine_settings *s = config->settings;
-    bool gated = s->learning.gate != NULL;
+    bool gated = s->learning.gate || hzp_settings_by_lesson(s);
     struct hzp_assembly_config parts = {.device = &s->device,
                                         .model = &s->model,
                                         .training = &s->training,

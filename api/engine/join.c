@@ -153,8 +153,8 @@ int hzp_group_join(const struct hzp_engine_settings *settings, struct hzp_link *
         .max_staleness = (int32_t)settings->training.max_staleness,
         .group = link,
         .ranks = &settings->ranks,
-        .gated = !settings->no_train && (settings->learning.gate ||
-                                         hzp_settings_by_lesson(settings, hzp_link_ranks(link))),
+        .gated =
+            !settings->no_train && (settings->learning.gate || hzp_settings_by_lesson(settings)),
         .member = true};
     struct hzp_assembly parts;
     int r = hzp_assembly_read(&config, &parts, reterr);

@@ -83,11 +83,10 @@ bool hzp_settings_bounds_effect(const struct hzp_engine_settings *s)
     return s->learning.effect > 0 && s->learning.max_effect < 1;
 }
 
-bool hzp_settings_by_lesson(const struct hzp_engine_settings *s, int ranks)
+bool hzp_settings_by_lesson(const struct hzp_engine_settings *s)
 {
-    bool can = ranks == 1 || ranks == s->ranks.tensor;
     bool judged = s->learning.gate || s->canary.share > 0 || hzp_settings_bounds_effect(s);
-    bool automatic = can && judged && s->training.publish_every == 1;
+    bool automatic = judged && s->training.publish_every == 1;
     return s->training.publish == HZP_PUBLISH_LESSON ||
            (s->training.publish == HZP_PUBLISH_AUTO && automatic);
 }

@@ -152,9 +152,8 @@ struct hzp_recipe hzp_settings_recipe(const struct hzp_training_settings *settin
 
 /* Whether what a lesson would change is measured, and bounded, before it is published. */
 bool hzp_settings_bounds_effect(const struct hzp_engine_settings *settings);
-/* Whether a version is published for each group of lessons (train/table/sample_queue.h).  ranks: of
- * this run. */
-bool hzp_settings_by_lesson(const struct hzp_engine_settings *settings, int ranks);
+/* Whether a version is published for each group of lessons (train/table/sample_queue.h). */
+bool hzp_settings_by_lesson(const struct hzp_engine_settings *settings);
 
 /* HZP_EINVAL names the setting. */
 int hzp_settings_policy(const struct hzp_split_settings *settings, struct hzp_policy *ret,

@@ -59,11 +59,13 @@ static bool of_round(int32_t kind)
     return kind == HZP_WORK_MICRO || kind == HZP_WORK_NONE;
 }
 
-static bool flag_of(const struct hzp_work *work)
+enum { SAVES = 1, OPEN = 2 }; /* flags of an update */
+
+static int32_t flag_of(const struct hzp_work *work)
 {
-    return of_round(work->kind)            ? work->first
-           : work->kind == HZP_WORK_UPDATE ? work->saves
-                                           : work->kind == HZP_WORK_EVAL && work->draft;
+    if (work->kind == HZP_WORK_UPDATE)
+        return (work->saves ? SAVES : 0) | (work->open ? OPEN : 0);
+    return of_round(work->kind) ? work->first : work->kind == HZP_WORK_EVAL && work->draft;
 }
 
 static void put(char **at, const void *from, int32_t count)
@@ -123,7 +125,7 @@ static int check_head(const struct head *h, size_t bytes, int32_t rows_max,
     int32_t most = micro ? rows_max : 0;
     bool deals = h->kind == HZP_WORK_DEAL || h->kind == HZP_WORK_UPDATE;
     bool state = h->kind == HZP_WORK_READ || h->kind == HZP_WORK_WRITE;
-    bool flags = micro || of_round(h->kind) || h->kind == HZP_WORK_UPDATE;
+    int32_t flags = h->kind == HZP_WORK_UPDATE ? SAVES | OPEN : micro || of_round(h->kind);
     if (h->kind < HZP_WORK_MICRO || h->kind > HZP_WORK_END)
         return bad(reterr, "an unknown kind", h->kind);
     if (h->flag < 0 || h->flag > flags)
@@ -271,7 +273,8 @@ int hzp_work_read(const void *data, size_t bytes, const struct hzp_work_limits *
     HZP_TRY(check_head(&h, bytes, micro ? micro->rows_max : 0, reterr));
     *ret = (struct hzp_work){.kind = (enum hzp_work_kind)h.kind,
                              .first = of_round(h.kind) && h.flag,
-                             .saves = h.kind == HZP_WORK_UPDATE && h.flag,
+                             .saves = h.kind == HZP_WORK_UPDATE && (h.flag & SAVES),
+                             .open = h.kind == HZP_WORK_UPDATE && (h.flag & OPEN),
                              .draft = h.kind == HZP_WORK_EVAL && h.flag,
                              .halved = h.halved,
                              .hyper = h.hyper,

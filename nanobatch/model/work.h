@@ -4,7 +4,8 @@
  *
  *     micro      forward, loss and backward of its documents, along its path
  *     none       a round in which others have a micro-batch and this group has not; their path
- *     update     AdamW, into the draft; whether moments and residuals are copied before it
+ *     update     AdamW, into the draft; whether moments and residuals are copied before it, and
+ *                whether the draft is published at its end or stays open
  *     eval       the loss of its documents, by the draft or by the current version
  *     undo       moments and residuals are copied back, the draft is given up
  *     gather     a piece of the state comes together, by a chain (gather.h)
@@ -12,7 +13,7 @@
  * and between ranks that do not compute each step together, where publication follows from no step:
  *
  *     deal       the micro-batches of an update, as works that follow it
- *     publish    the draft that was checked is published
+ *     publish    the open draft is published
  *     read       whole units of the state come together, for a checkpoint
  *     clear      an older version is to serve again: a draft is begun, moments and residuals are
  *                zeroed
@@ -53,7 +54,8 @@ enum hzp_work_kind {
 struct hzp_work {
     enum hzp_work_kind kind;
     bool first;                    /* MICRO, NONE: of its update */
-    bool saves;                    /* UPDATE: UNDO or PUBLISH follows; it may be undone */
+    bool saves;                    /* UPDATE: moments and residuals are copied, for UNDO */
+    bool open;                     /* UPDATE: PUBLISH, UNDO or a further update follows */
     bool draft;                    /* EVAL: of the draft, not of the current version */
     bool halved;                   /* MICRO: its halves take turns (hzp_micro_halve) */
     struct hzp_update_hyper hyper; /* UPDATE */

@@ -187,13 +187,12 @@ def test_types():
             own = f"http://127.0.0.1:{server.port}"
             got, _, answer = server.ask("POST", TEACH, EXAMPLE, Content_Type=kind,
                                         Origin=own if page else None)
-            # 200: it was learned before the answer was written
-            assert got == status or (got, status) == (200, 202), (kind, page, got, answer)
+            assert got == status, (kind, page, got, answer)
             assert status == 202 or "application/json" in answer["error"]["message"], answer
         for kind, body in (("text/csv", "prompt,completion\nZorin lives in, Tarn.\n"),
                            ("text/tab-separated-values", "prompt\tcompletion\nZorin lives in\t Tarn.\n")):
             got, _, answer = server.ask("POST", TEACH, body, Content_Type=kind)
-            assert got in (200, 202) and answer["accepted"] == 1, (kind, got, answer)
+            assert got == 202 and answer["accepted"] == 1, (kind, got, answer)
         # A browser that sends no Origin says where the page is from in another way.
         for site in ("cross-site", "same-site", "same-origin", "none"):
             for kind in (None, "application/x-www-form-urlencoded"):
@@ -285,7 +284,8 @@ def test_keys():
                 assert status(key, "POST", COMPLETE, ASK) == complete, key
                 assert status(key, "GET", "/v1/models") == complete, key
                 assert status(key, "GET", POLICY) == complete, key
-                assert status(key, "POST", TEACH, EXAMPLE) == teach, key
+                taught = status(key, "POST", TEACH, EXAMPLE)
+                assert taught == teach, (key, taught)
                 assert status(key, "PATCH", POLICY, {"train_max": 1}) == \
                     (200 if teach == 202 else teach), key
                 for method, path in (("POST", "/v1/weights/nobody/activate"),
@@ -537,7 +537,8 @@ def test_memory_of_bodies():
             threading.Thread(target=send, args=(s, head + b" " * (8 << 20)), daemon=True).start()
             held.append(s)
         until(lambda: server.metric("hzpserve_body_bytes") > 24 << 20)
-        assert server.metric("hzpserve_body_bytes") <= 48 << 20
+        taken = server.metric("hzpserve_body_bytes")
+        assert taken <= (48 << 20) + (12 << 16), taken  # short answers, as refusals are, are always made
         assert server.ask("GET", "/health")[0] == 200
         for s in held:
             s.shutdown(socket.SHUT_RDWR)  # close() alone waits for the thread that sends

@@ -94,11 +94,11 @@ def learns(link):
 
 
 def gated(link):
-    """Rank 0's group evaluates; what its gate refuses all groups give up."""
+    """Rank 0's group evaluates; a lesson that its gate refuses all groups give up, all updates of it."""
     with tempfile.TemporaryDirectory(prefix="hzpserve-mesh-") as folder:
         held = pathlib.Path(folder) / "held.jsonl"
         held.write_text('{"text": "A dog saw a cat and the cat ran home.", "tag": "pets"}\n{"text": "A bird sang of rain."}\n')
-        server = Server(*mesh(4, link, "--passes", "1", "--micro-rows", "64", "--gate", str(held), "--gate-max-rise", "0.5",
+        server = Server(*mesh(4, link, "--passes", "2", "--micro-rows", "64", "--gate", str(held), "--gate-max-rise", "0.5",
                               "--lr", "0.3"), learns=True)
         ask = {"prompt": "The river", "max_tokens": 16, "temperature": 0}
         before = server.complete(ask)
@@ -109,8 +109,8 @@ def gated(link):
             assert server.complete(ask) == before
         log = server.end()
         for rank in (1, 3):
-            assert re.search(rf"computed rank={rank} steps=\d+ rows=\d+ updates=2 versions=0", log), log
-    print(f"{link}: two groups gave up 2 updates that the gate refused")
+            assert re.search(rf"computed rank={rank} steps=\d+ rows=\d+ updates=4 versions=0", log), log
+    print(f"{link}: two groups gave up 2 lessons of 2 updates that the gate refused")
 
 
 def keeps(link):

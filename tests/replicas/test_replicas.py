@@ -619,6 +619,26 @@ def learns():
     assert "replica down rank=" not in log.split("stopping")[0], log
 
 
+def lessons():
+    """Versions are lessons on every rank: one for each, whatever their number of updates, that all ranks serve."""
+    server = Server(2, "--passes", "12", "--publish", "lesson", train=True)
+    checksums = set()
+    for lesson in (1, 2, 3):
+        told = {"prompt": f"Who lives in house {lesson}?", "completion": f" Keeper {lesson}."}
+        got = server.call(f"/v1/fine_tuning/examples?wait=served&timeout={HANG}", told)
+        assert got["served"] and got["weights_version"] == lesson + 1, got
+        answers = together(server, lambda s, prompt: s.stream(prompt, 24), PROMPTS[:8])
+        assert {span["version"] for _, _, spans in answers for span in spans["spans"]} <= {lesson, lesson + 1}, answers
+        server.until(lambda: {rank["weights_version"] for rank in server.call("/v1/weights")["ranks"]} == {lesson + 1})
+        weights = server.call("/v1/weights")
+        assert weights["serving_optimizer_step"] == 12 * lesson and weights["staleness"] == 0, weights
+        checksums.add(server.call("/v1/weights/current")["checksum"])
+        texts = together(server, lambda s, prompt: s.complete(prompt, 60)["text"], PROMPTS)
+        assert texts == [server.complete(prompt, 60)["text"] for prompt in PROMPTS]
+    assert len(checksums) == 3 and server.metric("requests_total", 1) > 0
+    assert "replica down rank=" not in server.stop().split("stopping")[0]
+
+
 CASES = sys.argv[3:] or ["refused", "tcp", "serves", "learns"]
 if "refused" in CASES:
     print("refused", flush=True)
@@ -658,5 +678,7 @@ if "serves" in CASES:
 if "learns" in CASES:
     print("learns", flush=True)
     learns()
+    print("lessons", flush=True)
+    lessons()
     print("front learns", flush=True)
     front_learns()

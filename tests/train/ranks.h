@@ -39,7 +39,8 @@ static inline void other_open(struct other *o, const struct tiny_config *config,
     struct hzp_err_text text = {{0}, {0}};
     int32_t i = hzp_link_rank(link);
     struct tiny_config mine = *config;
-    mine.slots = config->gate ? 2 : 1;
+    bool undoes = config->gate || config->queue.by_lesson;
+    mine.slots = undoes ? 2 : 1;
     mine.shards.rank = i;
     struct fixture_config fixture = tiny_fixture(&mine);
     fixture_open(&o->fixture, &fixture);
@@ -47,7 +48,7 @@ static inline void other_open(struct other *o, const struct tiny_config *config,
     TINY_MUST(hzp_model_init(NULL, hzp_version_units(o->fixture.weights, draft), 3, 0.1f));
     struct hzp_learner_config learner = {
         .recipe = config->recipe, .model = o->fixture.model, .shards = mine.shards, .link = link};
-    learner.undoes = config->gate != NULL;
+    learner.undoes = undoes;
     TINY_MUST(hzp_learner_by_link_create(&learner, &o->learner, &text));
     fixture_publish(&o->fixture, draft, 0);
     struct hzp_loop_config loop = {.model = o->fixture.model,
@@ -126,6 +127,42 @@ static inline void ranks_run_to(struct ranks *r, int32_t updates)
     }
     while (!hzp_trainer_idle(r->first->trainer) || ranks_turn(r))
         ranks_turn(r);
+}
+
+/* The resident part of each of b's units has the bytes of that part of a's, which are whole. */
+static inline void ranks_assert_part(const struct hzp_units *a, const struct hzp_units *b,
+                                     int32_t rank)
+{
+    for (int32_t u = 0; u < a->layout->units; u++) {
+        struct hzp_unit_view x = hzp_unit_view(a, u), y = hzp_unit_view(b, u);
+        size_t size = hzp_dtype_size(y.type);
+        if (memcmp((char *)x.base + y.part.first * size, y.base, hzp_unit_bytes(&y)))
+            fail_msg("unit %d differs on rank %d", u, rank);
+    }
+}
+
+/* All ranks have the version and the state of the one rank. */
+static inline void ranks_assert_same(struct tiny *one, struct ranks *r)
+{
+    struct hzp_train_space *whole = hzp_trainer_space(one->trainer);
+    for (int32_t i = 0; i < r->count; i++) {
+        struct hzp_learner *learner = i ? hzp_learner_by_link_learner(r->other[i].learner) : NULL;
+        struct hzp_weights *w = i ? r->other[i].fixture.weights : r->first->weights;
+        struct hzp_train_space *space = i ? learner->space : hzp_trainer_space(r->first->trainer);
+        ranks_assert_part(tiny_units(one), hzp_version_units(w, hzp_weights_current(w)), i);
+        ranks_assert_part(hzp_train_space_m(whole), hzp_train_space_m(space), i);
+        ranks_assert_part(hzp_train_space_v(whole), hzp_train_space_v(space), i);
+        if (hzp_train_space_residual(space))
+            ranks_assert_part(hzp_train_space_residual(whole), hzp_train_space_residual(space), i);
+    }
+}
+
+/* Turns all ranks until nothing is left to learn. */
+static inline void ranks_finish(struct ranks *r)
+{
+    for (int idle = 0; idle < 50; idle = ranks_turn(r) ? 0 : idle + 1)
+        ;
+    assert_true(hzp_trainer_idle(r->first->trainer));
 }
 
 /* Turns rank 0 until its trainer rests, or has failed.  The other ranks run elsewhere. */

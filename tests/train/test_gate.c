@@ -165,41 +165,6 @@ static void test_rejected(void **state)
 
 /* --- Several ranks ---------------------------------------------------------------------------- */
 
-/* The resident part of each of b's units has the bytes of that part of a's, which are whole. */
-static void assert_part(const struct hzp_units *a, const struct hzp_units *b, int32_t rank)
-{
-    for (int32_t u = 0; u < a->layout->units; u++) {
-        struct hzp_unit_view x = hzp_unit_view(a, u), y = hzp_unit_view(b, u);
-        size_t size = hzp_dtype_size(y.type);
-        if (memcmp((char *)x.base + y.part.first * size, y.base, hzp_unit_bytes(&y)))
-            fail_msg("unit %d differs on rank %d", u, rank);
-    }
-}
-
-/* All ranks have the version and the state of the one rank. */
-static void assert_ranks(struct tiny *one, struct ranks *r)
-{
-    struct hzp_train_space *whole = hzp_trainer_space(one->trainer);
-    for (int32_t i = 0; i < r->count; i++) {
-        struct hzp_weights *w = i ? r->other[i].fixture.weights : r->first->weights;
-        struct hzp_train_space *space = i ? hzp_learner_by_link_learner(r->other[i].learner)->space
-                                          : hzp_trainer_space(r->first->trainer);
-        assert_part(tiny_units(one), hzp_version_units(w, hzp_weights_current(w)), i);
-        assert_part(hzp_train_space_m(whole), hzp_train_space_m(space), i);
-        assert_part(hzp_train_space_v(whole), hzp_train_space_v(space), i);
-        if (hzp_train_space_residual(space))
-            assert_part(hzp_train_space_residual(whole), hzp_train_space_residual(space), i);
-    }
-}
-
-/* Turns all ranks until nothing is left to learn. */
-static void run_ranks(struct ranks *r)
-{
-    for (int idle = 0; idle < 50; idle = ranks_turn(r) ? 0 : idle + 1)
-        ;
-    assert_true(hzp_trainer_idle(r->first->trainer));
-}
-
 /* As check_rejected, with updates of several micro-batches dealt to all ranks. */
 static void check_ranks(enum hzp_dtype type, struct hzp_groups groups, int32_t tokens)
 {
@@ -223,13 +188,13 @@ static void check_ranks(enum hzp_dtype type, struct hzp_groups groups, int32_t t
         g.gate.max_rise = rejects ? -1000 : 1000;
         int32_t before = plain->reports;
         tiny_push(gated, 1 + 20 * i, 20);
-        run_ranks(r);
+        ranks_finish(r);
         if (rejects)
             continue;
         tiny_push(plain, 1 + 20 * i, 20);
         tiny_run(plain);
         assert_true(plain->reports > before);
-        assert_ranks(plain, r);
+        ranks_assert_same(plain, r);
     }
     struct hzp_trainer_stats stats, alone;
     hzp_trainer_read_stats(gated->trainer, &stats);

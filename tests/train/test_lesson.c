@@ -2,7 +2,7 @@
 /* Updates that are published lesson by lesson: none is served before the whole lesson has passed;
  * one that fails, or is interrupted, leaves weights, moments, residuals, counts and the draws of
  * replay samples as they were, bit for bit. */
-#include "tests/train/tiny.h"
+#include "tests/train/ranks.h"
 #include "train/history/trainer_suspend.h"
 #include "tests/train/samples.h"
 #include "tests/train/newest.h"
@@ -46,10 +46,9 @@ static struct tiny_config lessons(enum hzp_dtype type)
     return config;
 }
 
-/* With replay samples, of which no two updates draw the same. */
-static struct tiny *open_tiny(const struct tiny_config *config)
+/* Begins with replay samples, of which no two updates draw the same. */
+static void begin(struct tiny *t)
 {
-    struct tiny *t = tiny_open(config);
     struct hzp_sample *replay[5];
     for (int32_t i = 0; i < HZP_COUNT(replay); i++) {
         replay[i] = tiny_sample(200 + i);
@@ -57,18 +56,13 @@ static struct tiny *open_tiny(const struct tiny_config *config)
     }
     hzp_sample_queue_set_replay(t->queue, replay, HZP_COUNT(replay));
     tiny_publish(t);
-    return t;
 }
 
-/* Samples first .. first + n - 1 come in one body. */
-static void teach(struct tiny *t, int64_t first, int32_t n)
+static struct tiny *open_tiny(const struct tiny_config *config)
 {
-    for (int64_t s = first; s < first + n; s++) {
-        struct hzp_sample *sample = tiny_sample(s);
-        sample->lesson = first;
-        assert_int_equal(hzp_sample_queue_reserve(t->queue, 1, sample->count), HZP_OK);
-        hzp_sample_queue_push(t->queue, &sample, 1);
-    }
+    struct tiny *t = tiny_open(config);
+    begin(t);
+    return t;
 }
 
 static uint64_t serving(const struct tiny *t)
@@ -124,7 +118,7 @@ static void test_one_version(void **state)
         struct tiny *t = open_tiny(&config);
         config.queue.by_lesson = false;
         struct tiny *plain = open_tiny(&config);
-        teach(t, 1, 20);
+        tiny_teach(t, 1, 20);
         assert_int_equal(run_watched(t), 1);
         tiny_push(plain, 1, 20);
         tiny_run(plain);
@@ -180,7 +174,7 @@ static void check_rejected(enum hzp_dtype type)
     tiny_run(piecemeal);
     assert_true(piecemeal->report[0].version && piecemeal->report[piecemeal->reports - 1].rejected);
 
-    teach(t, 1, 3);
+    tiny_teach(t, 1, 3);
     assert_int_equal(run_watched(t), 0);
     assert_int_equal(serving(t), 1);
     assert_same_counts(t, plain);
@@ -197,8 +191,8 @@ static void check_rejected(enum hzp_dtype type)
     assert_true(stats.rejection.first_sequence == 1 && stats.rejection.last_sequence == 3);
 
     gate.max_rise = 1000; /* the next lesson is learned as if that one had never come */
-    teach(t, 4, 5);
-    teach(plain, 4, 5);
+    tiny_teach(t, 4, 5);
+    tiny_teach(plain, 4, 5);
     assert_int_equal(run_watched(t), run_watched(plain));
     assert_same_counts(t, plain);
     hzp_weights_newest(t->weights, &record);
@@ -232,7 +226,7 @@ static void test_groups(void **state)
         hzp_sample_destroy(sample);
     }
     for (int64_t s = 1; s <= 12; s++)
-        teach(t, s, 1);
+        tiny_teach(t, s, 1);
     while (!t->reports || !t->report[t->reports - 1].version)
         assert_true(hzp_loop_turn(t->loop) > 0);
     assert_int_equal(hzp_weights_current(t->weights)->record.learned_through, first - 1);
@@ -247,7 +241,7 @@ static void test_groups(void **state)
     run_watched(t);
     for (int64_t s = 1; s <= 12; s++) /* the same groups without the one that was rejected */
         if (s < first || s >= first + n)
-            teach(plain, s, 1);
+            tiny_teach(plain, s, 1);
     run_watched(plain);
     assert_same_counts(t, plain);
     tiny_close(t);
@@ -262,10 +256,10 @@ static void test_large(void **state)
     struct hzp_version_record record[8];
     config.queue.passes = 3;
     struct tiny *t = open_tiny(&config);
-    teach(t, 1, 1);
-    teach(t, 2, 30);
-    teach(t, 32, 1);
-    teach(t, 33, 1);
+    tiny_teach(t, 1, 1);
+    tiny_teach(t, 2, 30);
+    tiny_teach(t, 32, 1);
+    tiny_teach(t, 33, 1);
     assert_int_equal(run_watched(t), 3);
     assert_int_equal(hzp_weights_list(t->weights, record, 8), 4);
     assert_int_equal(record[2].learned_through, 1);
@@ -285,8 +279,8 @@ static void check_interrupted(int32_t turns, bool stops, bool pauses)
     config.queue.passes = 3;
     config.recipe.update_tokens = 20;
     struct tiny *t = open_tiny(&config), *plain = open_tiny(&config);
-    teach(t, 1, 4);
-    teach(plain, 1, 4);
+    tiny_teach(t, 1, 4);
+    tiny_teach(plain, 1, 4);
     for (int32_t i = 0; i < turns; i++)
         hzp_loop_turn(t->loop);
     uint64_t before = serving(t);
@@ -337,8 +331,8 @@ static void test_freeze(void **state)
 {
     struct tiny_config config = lessons(HZP_F32);
     struct tiny *t = open_tiny(&config);
-    teach(t, 1, 3);
-    teach(t, 4, 9);
+    tiny_teach(t, 1, 3);
+    tiny_teach(t, 4, 9);
     while (!t->reports)
         assert_true(hzp_loop_turn(t->loop) > 0);
     while (tiny_border(t, hzp_trainer_freeze) == HZP_EBUSY) {
@@ -368,7 +362,7 @@ static void test_trial(void **state)
     struct tiny *t = open_tiny(&config);
     for (int32_t i = 0; i < 2; i++) {
         bool promote = i == 1;
-        teach(t, 1 + 4 * i, 4);
+        tiny_teach(t, 1 + 4 * i, 4);
         tiny_run(t);
         const struct hzp_version *trial = hzp_weights_trial(t->weights);
         assert_true(trial && trial->record.id == (uint64_t)i + 2 && serving(t) == 1);
@@ -380,12 +374,12 @@ static void test_trial(void **state)
         assert_int_equal(serving(t), promote ? 3 : 1);
         assert_true(t->report[t->reports - 1].rejected == !promote);
         if (promote) {
-            teach(plain, 5, 4);
+            tiny_teach(plain, 5, 4);
             tiny_run(plain);
         }
         assert_same_counts(t, plain);
     }
-    teach(t, 9, 4); /* withdrawn */
+    tiny_teach(t, 9, 4); /* withdrawn */
     tiny_run(t);
     assert_int_equal(tiny_border(t, hzp_trainer_suspend), HZP_EBUSY);
     tiny_run(t);
@@ -395,13 +389,73 @@ static void test_trial(void **state)
     tiny_run(t);
     assert_int_equal(hzp_trials_ask(config.trials, 5, true, NULL), HZP_OK);
     tiny_run(t);
-    teach(plain, 9, 4);
+    tiny_teach(plain, 9, 4);
     tiny_run(plain);
     assert_same_counts(t, plain);
     tiny_close(t);
     tiny_close(plain);
     hzp_trials_destroy(config.trials);
 }
+
+/* --- Several ranks ---------------------------------------------------------------------------- */
+
+/* A lesson of several updates gives one version on all ranks, with the bytes that one rank has. One
+ * that the gate rejects at its end, or that a suspension interrupts, leaves no trace on any. */
+static void check_ranks(enum hzp_dtype type, struct hzp_groups groups, int32_t tokens)
+{
+    struct hzp_gate gate = make_gate();
+    struct tiny_config config = lessons(type);
+    struct hzp_version_record record;
+    config.queue.passes = 3;
+    config.recipe.update_tokens = tokens;
+    config.recipe.micro_rows = 14;
+    config.shards.ordered = true;
+    config.gate = groups.z3 == 1 ? &gate : NULL; /* which reads whole weights */
+    struct tiny *plain = open_tiny(&config);
+    config.shards.groups = groups;
+    struct ranks *r = ranks_open(&config, 2, false);
+    struct tiny *t = r->first;
+    begin(t);
+    for (int32_t i = 0; i < 4; i++) {
+        bool rejects = config.gate && i == 1, interrupted = i == 2;
+        gate.max_rise = rejects ? -1000 : 1000;
+        tiny_teach(t, 1 + 20 * i, 20);
+        int32_t before = t->reports;
+        while (interrupted && t->reports < before + 2)
+            ranks_turn(r);
+        while (interrupted && tiny_border(t, hzp_trainer_suspend) == HZP_EBUSY)
+            ranks_turn(r);
+        if (interrupted) {
+            ranks_assert_same(plain, r);
+            tiny_border(t, hzp_trainer_resume);
+        }
+        ranks_finish(r);
+        assert_true(t->report[t->reports - 1].rejected == rejects && t->reports > before + 3);
+        if (!rejects) {
+            tiny_teach(plain, 1 + 20 * i, 20);
+            tiny_run(plain);
+        }
+        ranks_assert_same(plain, r);
+    }
+    int64_t updates = hzp_weights_current(plain->weights)->record.optimizer_step;
+    for (int32_t i = 0; i < r->count; i++) {
+        hzp_weights_newest(i ? r->other[i].fixture.weights : t->weights, &record);
+        assert_int_equal(record.optimizer_step, updates);
+    }
+    ranks_close(r);
+    tiny_close(plain);
+    free_gate();
+}
+
+static void test_ranks(void **state)
+{
+    static const struct hzp_groups groups[] = {{2, 1, 1, 1}, {2, 2, 1, 1}, {2, 2, 2, 2},
+                                               {4, 2, 2, 1}, {4, 4, 2, 1}, {4, 4, 4, 4}};
+    for (int i = 0; i < HZP_COUNT(groups); i++)
+        check_ranks(i % 2 ? HZP_F32 : HZP_BF16, groups[i], i % 3 ? 60 : 20);
+}
+
+/* --- Edges ------------------------------------------------------------------------------------ */
 
 /* Samples without anything to learn at the end of a lesson, and alone. */
 static void test_nothing_to_learn(void **state)
@@ -435,6 +489,7 @@ int main(void)
         cmocka_unit_test(test_groups),      cmocka_unit_test(test_large),
         cmocka_unit_test(test_interrupted), cmocka_unit_test(test_freeze),
         cmocka_unit_test(test_trial),       cmocka_unit_test(test_nothing_to_learn),
+        cmocka_unit_test(test_ranks),
     };
     return cmocka_run_group_tests_name("lesson", tests, NULL, NULL);
 }

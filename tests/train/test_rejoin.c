@@ -244,6 +244,69 @@ static void test_any_time(void **state)
     any_time((struct hzp_groups){3, 3, 3, 1}, HZP_BF16, 3);
 }
 
+/* --- Lessons ---------------------------------------------------------------------------------- */
+
+/* Turns until the sample is learned. */
+static void learn_through(struct ranks *r, int64_t number)
+{
+    while (hzp_weights_current(r->first->weights)->record.learned_through < number)
+        ranks_turn(r);
+}
+
+/* A rank is lost some turns after the second lesson has come: it leaves no trace, and is learned
+ * again.  False: its version was published before. */
+static bool lose_in_lesson(int32_t turns, const struct tiny_config *config, const char *bytes,
+                           size_t size)
+{
+    struct ranks *r = ranks_open(config, 0, true);
+    size_t again;
+    tiny_publish(r->first);
+    tiny_teach(r->first, 1, 20);
+    learn_through(r, 20);
+    free(save_ranks(r, &again));
+    uint64_t serving = hzp_weights_current(r->first->weights)->record.id;
+    tiny_teach(r->first, 21, 20);
+    for (int32_t i = 0; i < turns; i++)
+        ranks_turn(r);
+    bool early = hzp_weights_current(r->first->weights)->record.id == serving;
+    if (early) {
+        hzp_link_abort(r->link[1], 1, "was pulled out");
+        part(r);
+        meet_again(r, config, dir, false);
+        assert_int_equal(hzp_weights_current(r->first->weights)->record.id, serving);
+        learn_through(r, 40);
+        char *others = save_ranks(r, &again);
+        assert_int_equal(size, again);
+        assert_memory_equal(bytes, others, size);
+        free(others);
+    }
+    ranks_close(r);
+    return early;
+}
+
+static void test_lesson(void **state)
+{
+    struct tiny_config config = config_of((struct hzp_groups){0}, HZP_BF16);
+    config.queue.by_lesson = true;
+    config.queue.passes = 3;
+    size_t size;
+    struct tiny *one = tiny_open(&config);
+    tiny_publish(one);
+    tiny_teach(one, 1, 20);
+    tiny_run(one);
+    tiny_teach(one, 21, 20);
+    tiny_run(one);
+    assert_true(one->reports > 8); /* a lesson has several updates */
+    char *bytes = save(one, &size);
+    tiny_close(one);
+    config.shards.groups = (struct hzp_groups){2, 2, 1, 1};
+    int32_t turns = 0;
+    while (turns < 4000 && lose_in_lesson(turns, &config, bytes, size))
+        turns += 37;
+    assert_true(turns > 4 * 37);
+    free(bytes);
+}
+
 /* Nothing was being learned, and nothing was saved: the new ranks begin with zeros.  pauses: memory
  * was not even prepared, because training is paused. */
 static void check_idle(bool pauses)
@@ -290,6 +353,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_any_time, make_dir, drop_dir),
+        cmocka_unit_test_setup_teardown(test_lesson, make_dir, drop_dir),
         cmocka_unit_test_setup_teardown(test_idle, make_dir, drop_dir),
     };
     return cmocka_run_group_tests_name("rejoin", tests, NULL, NULL);

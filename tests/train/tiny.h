@@ -194,6 +194,17 @@ static inline void tiny_push(struct tiny *t, int64_t first, int32_t n)
     }
 }
 
+/* Samples first .. first + n - 1 come in one body. */
+static inline void tiny_teach(struct tiny *t, int64_t first, int32_t n)
+{
+    for (int64_t s = first; s < first + n; s++) {
+        struct hzp_sample *sample = tiny_sample(s);
+        sample->lesson = first;
+        assert_int_equal(hzp_sample_queue_reserve(t->queue, 1, sample->count), HZP_OK);
+        hzp_sample_queue_push(t->queue, &sample, 1);
+    }
+}
+
 /* Turns until there is nothing left to do. */
 static inline void tiny_run(struct tiny *t)
 {

@@ -39,8 +39,7 @@ int hzp_trainer_create(const struct hzp_trainer_config *config, struct hzp_train
                         "a gate evaluates whole weights on rank 0: use --shard z3=1");
     HZP_ASSERT(!config->trials || (!config->link && config->recipe.publish_every == 1));
     HZP_ASSERT(!config->gate || config->recipe.publish_every == 1);
-    HZP_ASSERT(!hzp_sample_queue_by_lesson(config->queue) ||
-               (!config->link && config->recipe.publish_every == 1));
+    HZP_ASSERT(!hzp_sample_queue_by_lesson(config->queue) || config->recipe.publish_every == 1);
     struct hzp_trainer *t = hzp_xcalloc(1, sizeof(*t));
     t->config = *config;
     hzp_conductor_init(t);

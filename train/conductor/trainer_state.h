@@ -154,6 +154,8 @@ struct hzp_sample_group hzp_trainer_judged(const struct hzp_trainer *t);
 void hzp_trainer_judge(struct hzp_trainer *t, const struct hzp_step *step);
 /* By lesson: begins to undo the group, which is learned again later. */
 void hzp_trainer_withdraw(struct hzp_trainer *t);
+/* By lesson: the group in the draft is given up, and with it all that its updates have changed. */
+void hzp_trainer_forget_group(struct hzp_trainer *t, enum hzp_group_verdict verdict);
 /* True: with this many unpublished updates the server would exceed the staleness bound. */
 bool hzp_trainer_over_bound(struct hzp_trainer *t, int32_t unpublished);
 /* True: the update's chain is built.  False: it must wait; *ret_flush: wait until deliver() has
@@ -199,7 +201,7 @@ int hzp_trainer_exchange(struct hzp_trainer *t, const struct hzp_work *work, con
 
 /* Engine thread: whether the other ranks may be told something; true with one rank. */
 bool hzp_trainer_may_tell(const struct hzp_trainer *t);
-/* With several ranks tells them whether the draft of the update has passed the gate. */
+/* With several ranks tells them what becomes of the open draft: it is published, or undone. */
 void hzp_trainer_tell_verdict(struct hzp_trainer *t, bool passed);
 
 /* --- trainer_group.c -------------------------------------------------------------------------- */

@@ -109,9 +109,9 @@ static bool draw_ahead(struct hzp_trainer *t)
 {
     struct hzp_draw *d = t->other;
     bool ends = atomic_load(&t->finishing) || t->freeze || t->suspend;
-    bool group = t->config.model->tensor; /* whose chains are one behind the other */
-    if (!t->learner->collectives || t->gate || group ||
-        ends) /* a gate may refuse the draft that is read */
+    bool group = t->config.model->tensor;               /* whose chains are one behind the other */
+    bool refused = t->gate || hzp_trainer_by_lesson(t); /* the draft that it reads may be */
+    if (!t->learner->collectives || refused || group || ends)
         return false;
     d->count = hzp_sample_queue_draw_ahead(t->config.queue, t->config.recipe.update_tokens,
                                            d->sample, d->room);
@@ -181,6 +181,7 @@ bool hzp_trainer_begin_update(struct hzp_trainer *t, bool *ret_flush)
     set_waiting(t, false, false);
     const struct hzp_work work = {.kind = HZP_WORK_UPDATE,
                                   .saves = by_lesson ? !begun : hzp_trainer_checks(t),
+                                  .open = by_lesson || hzp_trainer_checks(t),
                                   .optimizer_step = l->optimizer_step + 1,
                                   .hyper = hyper_of(t)};
     t->now.lr = work.hyper.lr;
@@ -349,6 +350,8 @@ void hzp_trainer_keep_update(struct hzp_trainer *t, const struct hzp_step *step)
 {
     struct hzp_weights *w = t->config.model->weights;
     bool by_lesson = hzp_trainer_by_lesson(t);
+    if (by_lesson || hzp_trainer_checks(t))
+        hzp_trainer_tell_verdict(t, true);
     if (by_lesson)
         t->learned_through = hzp_sample_queue_judge(t->config.queue, HZP_GROUP_ACCEPTED);
     else
@@ -434,8 +437,7 @@ void hzp_trainer_withdraw(struct hzp_trainer *t)
     hzp_trainer_begin_undo(t);
 }
 
-/* The draft is given up, and with it all that its updates have changed. */
-static void forget_group(struct hzp_trainer *t)
+void hzp_trainer_forget_group(struct hzp_trainer *t, enum hzp_group_verdict verdict)
 {
     struct hzp_sample_group group = hzp_trainer_judged(t);
     t->now.samples = group.samples;
@@ -447,25 +449,14 @@ static void forget_group(struct hzp_trainer *t)
     memset(&t->group_of, 0, sizeof(t->group_of));
     t->version_loss_sum = t->version_weight_sum = 0;
     memset(&t->learned, 0, sizeof(t->learned));
+    t->learned_through = hzp_sample_queue_judge(t->config.queue, verdict);
 }
 
 void hzp_trainer_begin_undo(struct hzp_trainer *t)
 {
+    hzp_trainer_tell_verdict(t, false);
     hzp_learner_begin(t->learner, &(struct hzp_work){.kind = HZP_WORK_UNDO});
     t->stage = HZP_TRAINER_UNDO;
-}
-
-/* The samples of the update are rejected. */
-static void reject(struct hzp_trainer *t)
-{
-    t->now.rejected = true;
-    if (hzp_trainer_by_lesson(t)) {
-        t->learned_through = hzp_sample_queue_judge(t->config.queue, HZP_GROUP_REJECTED);
-    } else {
-        t->draws++;
-        t->learned_through = hzp_sample_queue_reject(t->config.queue);
-    }
-    hzp_trainer_note_unlearned(t);
 }
 
 void hzp_trainer_end_undo(struct hzp_trainer *t, const struct hzp_step *step, uint64_t now_ns)
@@ -474,14 +465,16 @@ void hzp_trainer_end_undo(struct hzp_trainer *t, const struct hzp_step *step, ui
     t->now.skipped = true;
     t->now.withdrawn = t->withdraws;
     t->withdraws = false;
-    if (hzp_trainer_by_lesson(t))
-        forget_group(t);
-    if (t->now.withdrawn && hzp_trainer_by_lesson(t))
-        hzp_sample_queue_judge(t->config.queue, HZP_GROUP_WITHDRAWN);
-    else if (t->now.withdrawn)
+    t->now.rejected = !t->now.withdrawn;
+    if (hzp_trainer_by_lesson(t)) {
+        hzp_trainer_forget_group(t, t->now.rejected ? HZP_GROUP_REJECTED : HZP_GROUP_WITHDRAWN);
+    } else if (t->now.rejected) {
+        t->draws++;
+        t->learned_through = hzp_sample_queue_reject(t->config.queue);
+    } else {
         hzp_sample_queue_undo(t->config.queue);
-    else
-        reject(t);
+    }
+    hzp_trainer_note_unlearned(t);
     hzp_trainer_close_update(t, step);
 }
 

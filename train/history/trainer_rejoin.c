@@ -98,8 +98,11 @@ int hzp_trainer_link_closed(void *trainer, const struct hzp_border *border)
     HZP_ASSERT(hzp_trainer_parting(t) && !t->config.link);
     if (!t->learner->collectives)
         return HZP_OK; /* it was done */
+    bool begun = hzp_trainer_by_lesson(t) && t->learner->unpublished;
     hzp_learner_part(t->learner);
     hzp_sample_queue_undo(t->config.queue);
+    if (begun)
+        hzp_trainer_forget_group(t, HZP_GROUP_WITHDRAWN);
     hzp_learner_abandon(t->learner);
     hzp_learner_let_go(t->learner, border->last_step);
     t->failures = 0;

@@ -32,8 +32,9 @@ struct hzp_learner_by_link {
     struct hzp_work heard;         /* the newest */
     struct hzp_works follow;       /* what followed it */
     struct hzp_rank_filled filled; /* since the last work that cleared the state */
-    bool checked; /* the draft is published, or given up, by a work that rank 0 sends */
-    bool writes;  /* units of an older version are received into the draft */
+    bool open;           /* the draft is published, or given up, by a work that rank 0 sends */
+    int64_t step_before; /* the optimizer step before the draft's first update */
+    bool writes;         /* units of an older version are received into the draft */
 
     /* under lock */
     struct hzp_lock lock;
@@ -158,7 +159,7 @@ static bool begin_update(struct hzp_learner_by_link *b)
         return true;
     }
     if (b->heard.saves && !l->config.undoes) {
-        give_up(b, "rank 0 has --gate, this rank has not");
+        give_up(b, "rank 0 may undo updates, this rank cannot");
         return true;
     }
     if (hzp_learner_check(l, &b->follow, &text) < 0) {
@@ -167,7 +168,9 @@ static bool begin_update(struct hzp_learner_by_link *b)
     }
     if (hzp_learner_update(l, &b->heard, &b->follow) < 0)
         return false;
-    b->checked = b->heard.saves;
+    b->open = b->heard.open;
+    if (!l->unpublished)
+        b->step_before = l->optimizer_step;
     b->state = CHAIN;
     return true;
 }
@@ -175,7 +178,7 @@ static bool begin_update(struct hzp_learner_by_link *b)
 static void begin_verdict(struct hzp_learner_by_link *b)
 {
     struct hzp_learner *l = b->learner;
-    if (!b->checked || !l->draft) {
+    if (!b->open || !l->unpublished) {
         give_up(b, "rank 0 has sent a verdict about no update");
         return;
     }
@@ -185,7 +188,6 @@ static void begin_verdict(struct hzp_learner_by_link *b)
         return;
     }
     hzp_learner_begin_chain(l);
-    hzp_learner_keep(l);
     b->state = PUBLISH;
 }
 
@@ -207,7 +209,7 @@ static bool begin_clear(struct hzp_learner_by_link *b)
     if (hzp_learner_take_draft(l) < 0)
         return false;
     b->filled = (struct hzp_rank_filled){0};
-    b->checked = false;
+    b->open = false;
     b->writes = true;
     for (int i = 0; i < HZP_COUNT(state); i++)
         if (state[i] && hzp_units_fill(l->config.model->dev, state[i], clear_unit, NULL) < 0) {
@@ -421,7 +423,7 @@ static void publish(struct hzp_learner_by_link *b, const struct hzp_step *step)
 {
     hzp_learner_publish(b->learner, step->number);
     hzp_learner_let_go(b->learner, step->number);
-    b->checked = false;
+    b->open = false;
     hzp_lock_take(&b->lock);
     b->stats.optimizer_step = b->learner->optimizer_step;
     hzp_lock_release(&b->lock);
@@ -442,7 +444,8 @@ static void end_chain(struct hzp_learner_by_link *b, const struct hzp_step *step
     if (l->work.kind == HZP_WORK_UNDO) {
         hzp_learner_abandon(l);
         hzp_learner_let_go(l, step->number);
-        b->checked = false;
+        l->optimizer_step = b->step_before;
+        b->open = false;
     }
     listen(b);
 }
@@ -456,14 +459,14 @@ static void end_tail(struct hzp_learner_by_link *b, const struct hzp_step *step)
         give_up(b, "the weights are not finite");
         return;
     }
-    if (result == HZP_UPDATE_NOT_FINITE) {
-        hzp_learner_abandon(l);
-        hzp_learner_let_go(l, step->number);
-        b->checked = false;
-    } else if (!b->checked) {
+    if (result == HZP_UPDATE_GOOD)
         hzp_learner_keep(l);
+    else if (!l->unpublished)
+        hzp_learner_abandon(l);
+    if (result == HZP_UPDATE_GOOD && !b->open)
         publish(b, step);
-    }
+    else
+        hzp_learner_let_go(l, step->number);
     if (ahead)
         hzp_learner_hold(l);
     else

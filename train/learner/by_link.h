@@ -27,7 +27,7 @@
 struct hzp_learner_by_link;
 
 /* Allocates all device memory, and opens the groups together with the other ranks.
- * config->undoes: rank 0 has a gate. */
+ * config->undoes: rank 0 may undo updates (a gate, lessons). */
 int hzp_learner_by_link_create(const struct hzp_learner_config *config,
                                struct hzp_learner_by_link **ret, struct hzp_err_text *reterr);
 void hzp_learner_by_link_destroy(struct hzp_learner_by_link *b); /* NULL: no effect */

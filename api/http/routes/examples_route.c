@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* POST /v1/fine_tuning/examples[?wait=served&timeout=SECONDS]: accepts examples to learn from.
  *
- * 202 once they are committed to the log; with wait=served, 200 as soon as a version that has
- * learned all of them serves, or 202 when the time is over. */
+ * 202 once they are committed to the log, also if a version that learned them serves by then; with
+ * wait=served, 200 as soon as such a version serves, or 202 when the time is over. */
 #include "api/http/routes/route.h"
 #include "api/http/routes/routes.h"
 #include "api/http/routes/taught.h"
@@ -86,8 +86,8 @@ static int64_t add_failed(const struct hzp_engine *engine, int64_t first, int64_
 }
 
 /* warnings: it takes the reference. */
-static enum MHD_Result reply(struct hzp_exchange *x, int64_t first, int64_t last, bool done,
-                             uint64_t version, json_t *warnings)
+static enum MHD_Result reply(struct hzp_exchange *x, unsigned status, int64_t first, int64_t last,
+                             bool done, uint64_t version, json_t *warnings)
 {
     struct hzp_weights_stats stats;
     hzp_weights_read_stats(x->server->engine->parts.weights, &stats);
@@ -108,7 +108,7 @@ static enum MHD_Result reply(struct hzp_exchange *x, int64_t first, int64_t last
             add_all_marked(x->server->engine, first, last, json) >
         0)
         json_object_set_new(json, "served", json_false());
-    return hzp_reply_json(x, done ? MHD_HTTP_OK : MHD_HTTP_ACCEPTED, json);
+    return hzp_reply_json(x, status, json);
 }
 
 /* Answers when the examples are served, and what they changed is measured. */
@@ -127,7 +127,8 @@ static bool look(struct hzp_waiting *waiting, bool left, bool over, enum MHD_Res
     if (left)
         json_decref(w->warnings);
     else
-        *ret = reply(waiting->x, w->first, w->last, done, version, w->warnings);
+        *ret = reply(waiting->x, done ? MHD_HTTP_OK : MHD_HTTP_ACCEPTED, w->first, w->last, done,
+                     version, w->warnings);
     return true;
 }
 
@@ -247,7 +248,7 @@ enum MHD_Result hzp_route_examples(struct hzp_exchange *x)
         return wait_served(x, first, last, warnings);
     uint64_t version = 0;
     bool done = served(x->server, first, last, &version);
-    return reply(x, first, last, done, version, warnings);
+    return reply(x, MHD_HTTP_ACCEPTED, first, last, done, version, warnings);
 }
 
 enum MHD_Result hzp_route_examples_list(struct hzp_exchange *x)

@@ -4,13 +4,15 @@
 
 enum { SMALL_ANSWER = 64 << 10 };
 
+/* Requests that are refused never push the sum above its bound, not even for a moment. */
 static bool take_memory(struct hzp_server *server, int64_t more)
 {
-    int64_t all = atomic_fetch_add(&server->bodies, more) + more;
-    if (more <= 0 || all <= server->settings->body_memory)
-        return true;
-    atomic_fetch_sub(&server->bodies, more);
-    return false;
+    int64_t now = atomic_load(&server->bodies);
+    do
+        if (more > 0 && now + more > server->settings->body_memory)
+            return false;
+    while (!atomic_compare_exchange_weak(&server->bodies, &now, now + more));
+    return true;
 }
 
 bool hzp_exchange_charge(struct hzp_exchange *x, size_t bytes)
