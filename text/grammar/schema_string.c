@@ -306,28 +306,21 @@ static int32_t add_counted(struct hzp_rules *rules, int32_t from, int32_t least,
     return hzp_rules_repeat(rules, from, part, least, most);
 }
 
-static int32_t counted_part(struct hzp_rules *rules, const char *key, int32_t least)
-{
-    bool made;
-    int32_t rule = shared_rule(rules, key, &made);
-    if (made)
-        hzp_rules_empty(rules, add_counted(rules, rules->rule[rule].first, least, HZP_REPEAT_MAX),
-                        rules->rule[rule].last);
-    return rule;
-}
-
-/* At most `most` characters, which are more than one rule counts: rules of HZP_REPEAT_MAX, and
- * behind each number of these one of the rest. */
+/* At most `most` characters, which are more than one rule counts: some rules of HZP_REPEAT_MAX, and
+ * behind any number of these a rest. */
 static int32_t add_many(struct hzp_rules *rules, int32_t from, int32_t most)
 {
-    int32_t whole = counted_part(rules, "4096 characters", HZP_REPEAT_MAX);
-    int32_t some = counted_part(rules, "1 to 4096 characters", 1);
-    int32_t to = hzp_rules_node(rules);
+    bool made;
+    int32_t whole = shared_rule(rules, "4096 characters", &made), rest = hzp_rules_node(rules);
+    if (made)
+        hzp_rules_empty(
+            rules, add_counted(rules, rules->rule[whole].first, HZP_REPEAT_MAX, HZP_REPEAT_MAX),
+            rules->rule[whole].last);
     for (; most > HZP_REPEAT_MAX; most -= HZP_REPEAT_MAX) {
-        hzp_rules_empty(rules, from, to);
-        hzp_rules_call(rules, from, some, to);
+        hzp_rules_empty(rules, from, rest);
         from = hzp_rules_then(rules, from, whole);
     }
+    int32_t to = add_counted(rules, rest, 0, HZP_REPEAT_MAX);
     hzp_rules_empty(rules, add_counted(rules, from, 0, most), to);
     return to;
 }

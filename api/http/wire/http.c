@@ -26,6 +26,7 @@ enum {
     POOL_THREADS_MIN = 4,
     POOL_THREADS_MAX = 16,
     LONG_BYTES = 256 << 10, /* from here on a body is long */
+    CODED_BYTES = 64,       /* of gzip that are read at once: at most as many KiB of text */
     SLOW_THREADS = 2,
     BODY_ROOM = 1024,
     FEED_BYTES = 64 << 10,  /* piece of a long body that is given to the route at a time */
@@ -320,13 +321,17 @@ static bool grow_body(struct hzp_exchange *x, size_t bytes)
     return true;
 }
 
+static bool wants_feed(const struct hzp_exchange *x)
+{
+    return x->route && x->route->feed && x->bytes >= FEED_BYTES && !x->server->forward.answer;
+}
+
 /* Pool: a piece of a long body. */
 static bool run_feed(void *ctx)
 {
     struct hzp_exchange *x = ctx;
     hzp_exchange_hold(x);
-    bool goes_on = x->route->feed(x);
-    x->fed = !goes_on;
+    x->fed = !x->route->feed(x);
     x->bytes = 0;
     hzp_exchange_wake(x);
     hzp_exchange_release(x);
@@ -337,7 +342,7 @@ static bool run_feed(void *ctx)
  * closing. */
 static bool feed_route(struct hzp_exchange *x)
 {
-    if (!x->route || !x->route->feed || x->bytes < FEED_BYTES || x->server->forward.answer)
+    if (!wants_feed(x))
         return true;
     x->task = (struct hzp_pool_task){.run = run_feed, .ctx = x};
     if (!hzp_exchange_park(x))
@@ -386,11 +391,37 @@ static bool add_coded(struct hzp_exchange *x, const char *data, size_t bytes)
     return r == HZP_OK;
 }
 
+/* Pool: a piece of a body in gzip, whose text may be a thousand times as long. */
+static bool run_coded(void *ctx)
+{
+    struct hzp_exchange *x = ctx;
+    if (!add_coded(x, x->piece, x->piece_bytes))
+        x->thrown_away += x->piece_bytes;
+    free(x->piece);
+    x->piece = NULL;
+    if (!x->refusal.status && !x->fed && wants_feed(x))
+        return run_feed(x);
+    hzp_exchange_hold(x);
+    hzp_exchange_wake(x);
+    hzp_exchange_release(x);
+    return true;
+}
+
 /* Takes a piece of the body.  MHD_NO: the connection is closed. */
 static enum MHD_Result take_body(struct hzp_exchange *x, const char *data, size_t bytes)
 {
     size_t most = body_most(x);
     check_framing(x);
+    bool aside = x->gzip && bytes > CODED_BYTES && !x->refusal.status;
+    if (aside && (x->piece = malloc(bytes)) != NULL) {
+        memcpy(x->piece, data, x->piece_bytes = bytes);
+        x->task = (struct hzp_pool_task){.run = run_coded, .ctx = x};
+        if (!hzp_exchange_park(x))
+            return MHD_NO;
+        bool is_long = bytes >= LONG_BYTES / CODED_BYTES;
+        hzp_pool_post(is_long ? x->server->slow : x->server->pool, &x->task);
+        return MHD_YES;
+    }
     if (x->gzip ? add_coded(x, data, bytes) : add_body(x, data, bytes))
         return feed_route(x) ? MHD_YES : MHD_NO;
     x->thrown_away += bytes;
@@ -447,6 +478,7 @@ void hzp_exchange_release(struct hzp_exchange *x)
     if (x->response)
         MHD_destroy_response(x->response);
     hzp_gzip_destroy(x->gzip);
+    free(x->piece);
     free(x->body);
     free(x->target);
     free(x);

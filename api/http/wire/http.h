@@ -115,6 +115,8 @@ struct hzp_exchange {
     const char *tail;                  /* the path behind the route's prefix */
     json_t *asked;         /* the body, while the handler of a route that needs it runs */
     struct hzp_gzip *gzip; /* owned: reads the body; NULL: it comes as it is */
+    char *piece;           /* [piece_bytes] owned: of gzip, while a thread of the pool reads it */
+    size_t piece_bytes;
     char *body;
     size_t bytes, room;
     size_t received;            /* bytes of the body, decoded, also those that were fed already */
