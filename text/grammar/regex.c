@@ -436,10 +436,10 @@ static struct hzp_regular *look_group(struct parser *p, size_t at, size_t end, b
         return wrong(p, "this group cannot have look-ahead, or is not closed:");
     if (kind != '=' && kind != '!')
         return look_branches(p, at + (kind == '(' ? 1 : 3), end - 1, begins, false, behind);
-    struct hzp_regular *found = look_branches(p, at + 3, end - 1, begins, false, p->any), *left;
-    left = !found        ? NULL
-           : kind == '=' ? hzp_regular_both(behind, found)
-                         : hzp_regular_without(behind, found);
+    struct hzp_regular *left = NULL;
+    struct hzp_regular *found = look_branches(p, at + 3, end - 1, begins, false, p->any);
+    if (found)
+        left = kind == '=' ? hzp_regular_both(behind, found) : hzp_regular_without(behind, found);
     hzp_regular_destroy(found);
     return left;
 }

@@ -39,55 +39,6 @@ static const uint64_t HEADER_NS = 10000000000ull; /* for a request's header as a
 /* The state of an exchange.  NEWS: woken while it runs. */
 enum park { RUNNING, PARKED, NEWS };
 
-/* Whether the route has this path.  A route path that ends in "/" matches longer paths below it;
- * "/" only itself. */
-static bool leads_to(const struct hzp_route *route, const char *path)
-{
-    size_t n = strlen(route->path);
-    return n > 1 && route->path[n - 1] == '/' ? !strncmp(path, route->path, n) && path[n]
-                                              : !strcmp(path, route->path);
-}
-
-/* The length of the longest route path that leads there: of two, the more specific one counts. */
-static size_t closest(const struct hzp_route *routes, const char *path)
-{
-    size_t most = 0;
-    for (const struct hzp_route *route = routes; route->path; route++) {
-        size_t length = strlen(route->path);
-        if (leads_to(route, path))
-            most = HZP_MAX(most, length);
-    }
-    return most;
-}
-
-/* The route of a method and path, NULL: none; *ret_tail: what follows the route's own path in it,
- * set if any route has this path, perhaps with another method. */
-static const struct hzp_route *find_route(const struct hzp_route *routes, const char *method,
-                                          const char *path, const char **ret_tail)
-{
-    size_t most = closest(routes, path);
-    for (const struct hzp_route *route = routes; route->path; route++) {
-        if (!leads_to(route, path) || strlen(route->path) < most)
-            continue;
-        *ret_tail = path + strlen(route->path);
-        if (!strcmp(method, route->method) ||
-            (!strcmp(method, "HEAD") && !strcmp(route->method, "GET")))
-            return route;
-    }
-    return NULL;
-}
-
-/* The methods of a path for the header Allow; "": no such path. */
-static void list_methods(const struct hzp_route *routes, const char *path, char *ret, size_t size)
-{
-    size_t n = 0, most = closest(routes, path);
-    ret[0] = 0;
-    for (const struct hzp_route *route = routes; route->path && n < size; route++)
-        if (leads_to(route, path) && strlen(route->path) == most)
-            n += (size_t)snprintf(ret + n, size - n, "%s%s%s", n ? ", " : "", route->method,
-                                  strcmp(route->method, "GET") ? "" : ", HEAD");
-}
-
 /* ---- one request ---- */
 
 static const char *header(struct MHD_Connection *connection, const char *name)
@@ -131,7 +82,7 @@ static void say_too_long(struct hzp_exchange *x)
 static void find_no_route(struct hzp_exchange *x, const char *method, const char *path)
 {
     char allow[64];
-    list_methods(x->server->routes, path, allow, sizeof(allow));
+    hzp_route_methods(x->server->routes, path, allow, sizeof(allow));
     if (*allow)
         say_no(x, MHD_HTTP_METHOD_NOT_ALLOWED, NULL,
                "%.40s is not a method of %.100s; its methods: %s", method, path, allow);
@@ -165,7 +116,7 @@ static void check_early(struct hzp_exchange *x, const char *method, const char *
 {
     const struct hzp_http_settings *settings = x->server->settings;
     struct hzp_auth *auth = x->server->auth;
-    x->route = find_route(x->server->routes, method, path, &x->tail);
+    x->route = hzp_route_find(x->server->routes, method, path, &x->tail);
     if (changes_something(method))
         hzp_auth_check_origin(auth, x->connection, x->target->host, &x->refusal);
     else if (x->route && x->route->right == HZP_RIGHT_TEACH) /* weights, the timeline */
@@ -200,7 +151,7 @@ static enum MHD_Result refuse(struct hzp_exchange *x, const char *path)
 {
     const struct hzp_refusal *refusal = &x->refusal;
     char allow[64];
-    list_methods(x->server->routes, path, allow, sizeof(allow));
+    hzp_route_methods(x->server->routes, path, allow, sizeof(allow));
     bool allows = refusal->status == MHD_HTTP_METHOD_NOT_ALLOWED;
     return hzp_reply_json_with(x, refusal->status,
                                hzp_error_json(refusal->status, refusal->text, NULL, refusal->code),
@@ -401,9 +352,7 @@ static bool run_coded(void *ctx)
     x->piece = NULL;
     if (!x->refusal.status && !x->fed && wants_feed(x))
         return run_feed(x);
-    hzp_exchange_hold(x);
-    hzp_exchange_wake(x);
-    hzp_exchange_release(x);
+    hzp_exchange_wake(x); /* from here on it is another thread's */
     return true;
 }
 

@@ -284,4 +284,11 @@ const char *hzp_exchange_header(const struct hzp_exchange *x, const char *name);
  * result. */
 json_t *hzp_exchange_json(struct hzp_exchange *x, enum MHD_Result *ret_answered);
 
+/* The route of a method and path, NULL: none; *ret_tail: what follows the route's own path in it,
+ * set if any route has this path, perhaps with another method. */
+const struct hzp_route *hzp_route_find(const struct hzp_route *routes, const char *method,
+                                       const char *path, const char **ret_tail);
+/* The methods of a path for the header Allow; "": no such path. */
+void hzp_route_methods(const struct hzp_route *routes, const char *path, char *ret, size_t size);
+
 #endif
