@@ -5,11 +5,13 @@
     dev/abuse.py HZPSERVE MODEL_DIR [--rounds N] [--requests N] [--only NAME ...] [-- OPTION ...]
 
 Small requests (a prompt of one word, one token) are sent one behind the other, `requests` of them in each round, while
-the abuse goes on; the figures are medians over the rounds of each round's percentiles.  tests/api/test_bounds.py
-asserts the same without a clock.  `peak` is the largest resident memory of the server so far in that round.
+the abuse goes on; the figures are medians over the rounds of each round's percentiles.  tests/api/test_abuse.py
+asserts a p99 beside each, tests/api/test_bounds.py the same without a clock.  `peak` is the largest resident memory
+of the server so far in that round.
 """
 import argparse
 import contextlib
+import gzip
 import json
 import pathlib
 import re
@@ -41,11 +43,11 @@ class Server:
         self.process.wait()
         self.state.cleanup()
 
-    def post(self, path, body):
+    def post(self, path, body, header=b""):
         data = body if isinstance(body, bytes) else json.dumps(body).encode()
         s = socket.create_connection(("127.0.0.1", self.port))
         s.sendall(b"POST %s HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Type: application/json\r\n"
-                  b"Content-Length: %d\r\n\r\n" % (path.encode(), len(data)) + data)
+                  b"%sContent-Length: %d\r\n\r\n" % (path.encode(), header, len(data)) + data)
         return s
 
     def small(self):
@@ -95,6 +97,12 @@ def kept(path, body, count):
     return lambda server: [server.post(path, data) for _ in range(count)]
 
 
+def bombs(server):
+    """Bodies in gzip of which the text is hundreds of times as long, and too long."""
+    data = gzip.compress(b'{"prompt": "' + b"a" * 60000000 + b'"}')
+    return [server.post("/v1/completions", data, b"Content-Encoding: gzip\r\n") for _ in range(8)]
+
+
 ABUSES = {
     "nothing": lambda server: [],
     "large grammars, clients left": left,
@@ -102,6 +110,7 @@ ABUSES = {
     "ambiguous grammars": many_ways,
     "prompts beyond the context": kept("/v1/completions", {"prompt": LONG}, 8),
     "tokenize": kept("/tokenize", {"prompt": LONG, "return_token_strs": True}, 8),
+    "gzip": bombs,
     "detokenize": kept("/detokenize", {"tokens": [5] * 3000000}, 8),
     "log-probabilities": kept("/v1/completions", {"prompt": "Once", "n": 30, "max_tokens": 300, "logprobs": 20}, 2),
     "weights that do not come": kept("/v1/completions", {"prompt": "Once", "n": 100, "max_tokens": 1,

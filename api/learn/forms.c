@@ -22,7 +22,9 @@ bool hzp_form_has(const json_t *object, const char *column)
 {
     const json_t *value = json_object_get(object, column);
     return value && !json_is_null(value) &&
-           !(json_is_string(value) && !json_string_length(value)) &&
+           !(json_is_string(value) &&
+             (!json_string_length(value) ||
+              (!strcmp(column, "tools") && !strcmp(json_string_value(value), "[]")))) &&
            !(json_is_array(value) && !json_array_size(value)) &&
            !(json_is_object(value) && !json_object_size(value));
 }
@@ -264,7 +266,7 @@ static int get_role(const struct talk *t, const json_t *message, const char **re
     return HZP_OK;
 }
 
-static const char *const reasoning[] = {"reasoning_content", "reasoning", "thinking"};
+static const char *const unused[] = {"reasoning_content", "reasoning", "thinking", "refusal"};
 
 /* A line `role: content`. */
 static int read_message(const struct talk *t, const json_t *message, struct hzp_form *ret)
@@ -272,9 +274,9 @@ static int read_message(const struct talk *t, const json_t *message, struct hzp_
     const char *role;
     float weight;
     HZP_TRY(check_message(t, message));
-    for (int i = 0; i < HZP_COUNT(reasoning); i++)
-        if (hzp_form_has(message, reasoning[i]))
-            return bad(t, reasoning[i], "is not used without a chat template");
+    for (int i = 0; i < HZP_COUNT(unused); i++)
+        if (hzp_form_has(message, unused[i]))
+            return bad(t, unused[i], "is not used without a chat template");
     HZP_TRY(get_role(t, message, &role));
     HZP_TRY(
         hzp_message_weight(message, t->list, t->i, !strcmp(role, "assistant"), &weight, t->reterr));

@@ -106,11 +106,37 @@ def test_unshown_reasoning(server):
              {"role": "user", "content": ASKED}]
     status, _, answer = server.post("/v1/chat/completions", {"messages": turns, "max_tokens": 1})
     assert status == 200 and answer["hzpserve"]["ignored"] == ["messages[1].reasoning"], answer
+    # Of two that differ one is not shown, whatever the template shows.
+    turns[1] = {"role": "assistant", "content": "Here.", "reasoning": "Hm so.", "thinking": "What else."}
+    status, _, answer = server.post("/v1/chat/completions", {"messages": turns, "max_tokens": 1})
+    assert status == 200 and "messages[1].thinking" in answer["hzpserve"]["ignored"], answer
     turns[1] = {"role": "assistant", "content": [{"type": "thinking", "thinking": "Hm so.", "signature": ""},
                                                  {"type": "text", "text": "Here."}]}
     status, _, answer = server.post("/v1/messages", {"model": server.model, "messages": turns, "max_tokens": 1})
     ignored = answer["hzpserve"]["ignored"]
     assert status == 200 and len(ignored) == 1 and ignored[0].startswith("messages[1]"), answer
+
+
+def test_what_no_answer_follows(server):
+    """Reasoning before a user's message, or at the end, belongs to no answer: it is listed; errors name the item."""
+    reasoning = {"type": "reasoning", "id": "r", "summary": [{"type": "summary_text", "text": "Hm so."}]}
+    user, more = {"role": "user", "content": ASKED}, {"max_output_tokens": 1}
+    for items, ignored in (([reasoning, user], ["input[0]"]), ([user, reasoning], ["input[1]"]),
+                           ([user, reasoning, reasoning, user], ["input[2]"]),
+                           ([reasoning, user, reasoning], ["input[0]", "input[2]"])):
+        status, _, answer = server.post("/v1/responses", {"input": items, **more})
+        assert status == 200 and answer["hzpserve"]["ignored"] == ignored, (items, answer)
+    status, _, answer = server.post("/v1/responses", {"input": [user, reasoning, {"role": "x y", "content": "a"}]})
+    assert status == 200 or answer["error"]["param"] == "input[2].role", answer
+
+
+def test_unread_variables(server):
+    """A variable that the template does not read is listed, by the request's own name for it."""
+    chat = {"messages": [{"role": "user", "content": ASKED}], "max_tokens": 1}
+    status, _, answer = server.post("/v1/chat/completions", {**chat, "chat_template_kwargs": {"nobody_reads": 1}})
+    assert status == 200 and answer["hzpserve"]["ignored"] == ["chat_template_kwargs.nobody_reads"], answer
+    status, _, answer = server.post("/v1/messages", {**chat, "thinking": {"type": "disabled"}})
+    assert status == 200 and answer["hzpserve"].get("ignored", ["thinking.type"]) == ["thinking.type"], answer
 
 
 def test_messages_shape(server):

@@ -153,7 +153,7 @@ def test_structures_refused(server):
             ("structured_outputs", {"json": {"type": "array", "contains": {}}}, "contains"),
             ("structured_outputs", {"json": PERSON, "regex": "a"}, "exclude"),
             ("structured_outputs", {"structural_tag": "x"}, "structural_tag"),
-            ("structured_outputs", {"regex": "(?=a)"}, "look-around"),
+            ("structured_outputs", {"regex": "(?<=a)"}, "look-behind"),
             ("structured_outputs", {"choice": []}, "choice"),
             ("structured_outputs", {"grammar": "root ::= x"}, "not defined"),
             ("structured_outputs", {"grammar": "root ::= \"a\" root"}, "no text"),

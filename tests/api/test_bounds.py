@@ -5,7 +5,7 @@
     test_bounds.py HZPSERVE MODEL_DIR [TEST ...]
 
 No test depends on the machine's speed: what counts is the order of answers, and what the server says it holds.
-How long small requests take beside each abuse: dev/abuse.py.
+How long small requests take beside each abuse: test_abuse.py, dev/abuse.py.
 """
 import json
 import pathlib

@@ -102,20 +102,47 @@ static bool body_is_whole(const char *data, size_t n, size_t *ret)
     return false;
 }
 
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+/* A body behind a header: both readers say the same. */
+static void check_body(const char *text, size_t n)
 {
     static const char head[] = "POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n";
-    if (!size)
-        return 0;
-    const char *text = (const char *)data + 1;
-    size_t n = size - 1, end = 0, at = 0;
-    compare(text, n, 1 + data[0] % 8);
+    size_t end = 0, at = 0;
     struct hzp_framing f = {0};
     hzp_framing_read(&f, head, sizeof(head) - 1);
     check(!f.fault && f.part);
     while (at < n && f.part && !f.fault)
         hzp_framing_read(&f, text + at++, 1);
     check(body_is_whole(text, n, &end) == !f.part && (f.part || end == at));
+}
+
+/* Lines of chunks and trailers, of pieces, one for each byte. */
+static void check_lines(const uint8_t *data, size_t size)
+{
+    static const char *const pieces[] = {
+        "0",    "1",        "3",        "a",         "00",          "F",   "\r\n", "\r\n",
+        "\n",   "\r",       ";",        ";a",        "=b",          "=\"", "\"",   "\\",
+        "\t",   " ",        "abc",      "x\n",       "X: y",        "X:",  ": z",  "Y",
+        "\x7f", "\xC3\xA9", "\r\n\r\n", "0\r\n\r\n", "3\r\nabc\r\n"};
+    char text[64 * 8] = "";
+    size_t n = 0;
+    for (size_t i = 0; i < HZP_MIN(size, 64); i++) {
+        const char *piece = pieces[data[i] % HZP_COUNT(pieces)];
+        memcpy(text + n, piece, strlen(piece));
+        n += strlen(piece);
+    }
+    check_body(text, n);
+    if (size)
+        compare(text, n, 1 + data[0] % 8);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+    if (!size)
+        return 0;
+    const char *text = (const char *)data + 1;
+    compare(text, size - 1, 1 + data[0] % 8);
+    check_body(text, size - 1);
+    check_lines(data, size);
     return 0;
 }
 

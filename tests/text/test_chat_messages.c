@@ -305,6 +305,20 @@ static void calls_without_words(void **state)
         "<user>f<assistant>[f {}]<tool>42");
 }
 
+/* A refusal is a text like another: in place of the content, or beside it. */
+static void refusals(void **state)
+{
+#define REFUSAL(content)                                                                           \
+    "[" U ", {\"role\": \"assistant\", \"refusal\": \"No thanks.\"" content "}]"
+    static const char *const empty[] = {REFUSAL(""), REFUSAL(", \"content\": null"),
+                                        REFUSAL(", \"content\": \"\"")};
+    for (int i = 0; i < HZP_COUNT(empty); i++)
+        expect(OWN, empty[i], "<user>Hi<assistant>No thanks.");
+    refuse(OWN, REFUSAL(", \"content\": \"Sure.\""), false, "messages[1].refusal", "leaves it out");
+    expect(OWN "{{ messages[1].refusal }}", REFUSAL(", \"content\": \"Sure.\""),
+           "<user>Hi<assistant>Sure.No thanks.");
+}
+
 /* What a template says goes to clients: its file is named, the folder is not. */
 static void what_it_refuses(void **state)
 {
@@ -351,6 +365,7 @@ int main(void)
         cmocka_unit_test(what_is_lost),
         cmocka_unit_test(what_seems_to_be_there),
         cmocka_unit_test(calls_without_words),
+        cmocka_unit_test(refusals),
         cmocka_unit_test(what_it_refuses),
         cmocka_unit_test(continues),
     };

@@ -192,11 +192,13 @@ static int check_text(struct check *c, const json_t *text, const json_t *message
 static int check_content(struct check *c, const json_t *message, size_t at)
 {
     const json_t *content = json_object_get(message, "content"), *part;
+    const json_t *refusal = json_object_get(message, "refusal");
     char param[80];
     size_t i;
+    snprintf(param, sizeof(param), "messages[%zu].refusal", at);
+    if (json_is_string(refusal))
+        HZP_TRY(check_text(c, refusal, message, param));
     snprintf(param, sizeof(param), "messages[%zu].content", at);
-    if (!content || json_is_null(content))
-        content = json_object_get(message, "refusal");
     if (json_is_string(content))
         return check_text(c, content, message, param);
     json_array_foreach(content, i, part)
@@ -217,7 +219,7 @@ static int check_reasoning(struct check *c, const json_t *message, size_t at)
         if (!json_string_length(text))
             continue;
         snprintf(param, sizeof(param), "messages[%zu].%s", at, hzp_chat_reasoning[i]);
-        return check_text(c, text, message, param);
+        HZP_TRY(check_text(c, text, message, param));
     }
     return HZP_OK;
 }

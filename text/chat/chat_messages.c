@@ -104,7 +104,8 @@ static int set_content(const struct hzp_chat_form *form, json_t *message, size_t
     bool parts = form->parts[role_of(message)];
     char param[64];
     size_t i;
-    if (nothing(content) && json_is_string(json_object_get(message, "refusal")))
+    if ((nothing(content) || (json_is_string(content) && !json_string_length(content))) &&
+        json_is_string(json_object_get(message, "refusal")))
         json_object_set(message, "content", content = json_object_get(message, "refusal"));
     if (nothing(content) || (json_is_array(content) && !json_array_size(content)) ||
         (json_is_string(content) && !json_string_length(content))) {

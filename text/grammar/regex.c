@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "text/grammar/regex.h"
+#include "text/grammar/regular.h"
 
 #include <string.h>
 
@@ -8,8 +9,9 @@ struct parser {
     const char *text;
     size_t bytes, at;
     enum hzp_spelling spelling;
-    bool search;
+    bool search, wrong;
     int depth;
+    const struct hzp_regular *any; /* what look-ahead leaves open: any text */
     struct hzp_err_text *reterr;
 };
 
@@ -208,7 +210,8 @@ static int read_group(struct parser *p, struct hzp_part_of *ret)
             if (!take(p, ">"))
                 return refuse(p, "the name of a group is not closed");
         } else if (!take(p, ":")) {
-            return refuse(p, "look-around and flags are not supported:");
+            return refuse(p, "look-behind, flags, and look-ahead in what is repeated are not "
+                             "supported:");
         }
     }
     if (++p->depth > HZP_REGEX_DEPTH_MAX)
@@ -365,6 +368,150 @@ static int read_branches(struct parser *p, struct hzp_part_of *ret)
     return HZP_OK;
 }
 
+/* ---- look-ahead ---- */
+
+/* An expression with look-ahead is made from its end: `rest` is what the text may be from a place
+ * on, NULL: empty.  A look-ahead leaves of that what its own expression takes, too, or does not.
+ * These return NULL where the expression is wrong (p->wrong) or too large. */
+
+/* Behind the escape, class or byte at `at`; groups: behind the group that begins there. */
+static size_t step(const struct parser *p, size_t at, bool groups)
+{
+    int depth = 0;
+    do {
+        char c = p->text[at++];
+        for (; c == '[' && at < p->bytes && p->text[at] != ']'; at++)
+            at += p->text[at] == '\\';
+        at = HZP_MIN(at + (c == '[' || c == '\\'), p->bytes);
+        depth += (c == '(') - (c == ')');
+    } while (groups && at < p->bytes && depth > 0);
+    return at;
+}
+
+/* Whether there is a look-ahead between the two. */
+static bool looks(const struct parser *p, size_t at, size_t end)
+{
+    for (; at + 2 < end; at = step(p, at, false))
+        if (!memcmp(p->text + at, "(?=", 3) || !memcmp(p->text + at, "(?!", 3))
+            return true;
+    return false;
+}
+
+static struct hzp_regular *wrong(struct parser *p, const char *what)
+{
+    p->wrong = refuse(p, what) < 0;
+    return NULL;
+}
+
+/* A part without look-ahead, and `rest` behind it; free: behind anything. */
+static struct hzp_regular *part_then(struct parser *p, size_t at, size_t end, bool free,
+                                     const struct hzp_regular *rest)
+{
+    struct parser part = *p;
+    struct hzp_part_of of;
+    struct hzp_regular *made = NULL;
+    part.rules = hzp_rules_create();
+    part.at = at;
+    part.bytes = end;
+    part.depth = 1; /* as in a group: no further ^ and $ */
+    int32_t from = hzp_rules_node(part.rules), behind = free ? anything(&part, from) : from;
+    p->wrong = read_branches(&part, &of) < 0 || (!ended(&part) && refuse(&part, ") without (") < 0);
+    hzp_rules_empty(part.rules, behind, of.from);
+    if (!p->wrong)
+        made = hzp_regular_create(part.rules, from,
+                                  rest ? hzp_regular_add(part.rules, of.to, rest) : of.to);
+    hzp_rules_destroy(part.rules);
+    return made;
+}
+
+static struct hzp_regular *look_branches(struct parser *p, size_t at, size_t end, bool begins,
+                                         bool free, const struct hzp_regular *rest);
+
+/* What the group [at, end), which has look-ahead or is one, leaves of what may come behind it. */
+static struct hzp_regular *look_group(struct parser *p, size_t at, size_t end, bool begins,
+                                      const struct hzp_regular *behind)
+{
+    char kind = p->text[at + 1] == '?' ? p->text[at + 2] : '(';
+    if (p->text[end - 1] != ')' || kind == 'P' || kind == '<')
+        return wrong(p, "this group cannot have look-ahead, or is not closed:");
+    if (kind != '=' && kind != '!')
+        return look_branches(p, at + (kind == '(' ? 1 : 3), end - 1, begins, false, behind);
+    struct hzp_regular *left = NULL;
+    struct hzp_regular *found = look_branches(p, at + 3, end - 1, begins, false, p->any);
+    if (found)
+        left = kind == '=' ? hzp_regular_both(behind, found) : hzp_regular_without(behind, found);
+    hzp_regular_destroy(found);
+    return left;
+}
+
+/* begins: nothing is before the branch. */
+static struct hzp_regular *look_branch(struct parser *p, size_t at, size_t end, bool begins,
+                                       bool free, const struct hzp_regular *rest)
+{
+    bool anchored = begins && at < end && p->text[at] == '^';
+    size_t from = at += anchored, to = from;
+    for (free &= !anchored; from < end; from = to) {
+        to = step(p, from, true);
+        if (p->text[from] == '(' && looks(p, from, to))
+            break;
+        if (p->text[from] == '$' && to == end) /* nothing is left */
+            return !rest || hzp_regular_takes(rest, "", 0) ? part_then(p, at, from, free, NULL)
+                                                           : hzp_regular_without(rest, rest);
+    }
+    if (from >= end)
+        return part_then(p, at, end, free, rest);
+    p->at = from;
+    if (p->depth == HZP_REGEX_DEPTH_MAX || (to < end && strchr("*+?{", p->text[to])))
+        return wrong(p, "look-ahead in what is repeated, or nested too deep:");
+    begins &= from == at && !free;
+    p->depth++;
+    bool still = begins && p->text[from + 1] == '?' && p->text[from + 2] != ':';
+    struct hzp_regular *behind = look_branch(p, to, end, still, false, rest);
+    struct hzp_regular *left = behind ? look_group(p, from, to, begins, behind) : NULL;
+    struct hzp_regular *all = left ? part_then(p, at, from, free, left) : NULL;
+    p->depth--;
+    hzp_regular_destroy(behind);
+    hzp_regular_destroy(left);
+    return all;
+}
+
+/* free: branches without ^ may stand anywhere in the text. */
+static struct hzp_regular *look_branches(struct parser *p, size_t at, size_t end, bool begins,
+                                         bool free, const struct hzp_regular *rest)
+{
+    struct hzp_rules *rules = hzp_rules_create();
+    int32_t from = hzp_rules_node(rules), to = hzp_rules_node(rules);
+    struct hzp_regular *one = NULL, *all = NULL;
+    for (size_t next = at; at <= end; at = next + 1) {
+        for (next = at; next < end && p->text[next] != '|';)
+            next = step(p, next, true);
+        one = look_branch(p, at, next, begins, free, rest);
+        if (!one)
+            break;
+        hzp_rules_empty(rules, hzp_regular_add(rules, from, one), to);
+        hzp_regular_destroy(one);
+    }
+    if (one)
+        all = hzp_regular_create(rules, from, to);
+    hzp_rules_destroy(rules);
+    return all;
+}
+
+static int look_rules(struct parser *p, int32_t from, int32_t *ret)
+{
+    struct hzp_regular *any = part_then(p, 0, 0, true, NULL), *all = NULL;
+    p->any = any;
+    if (any)
+        all = look_branches(p, 0, p->bytes, true, p->search, p->search ? any : NULL);
+    if (all)
+        *ret = hzp_regular_add(p->rules, from, all);
+    else if (!p->wrong)
+        wrong(p, "look-ahead makes the expression too large:");
+    hzp_regular_destroy(any);
+    hzp_regular_destroy(all);
+    return all ? HZP_OK : HZP_EINVAL;
+}
+
 int hzp_regex_rules(struct hzp_rules *rules, int32_t from, const char *text, size_t bytes,
                     enum hzp_spelling spelling, bool search, int32_t *ret,
                     struct hzp_err_text *reterr)
@@ -378,6 +525,8 @@ int hzp_regex_rules(struct hzp_rules *rules, int32_t from, const char *text, siz
     struct hzp_part_of part;
     if (bytes > HZP_REGEX_BYTES_MAX)
         return hzp_fail(reterr, HZP_EINVAL, "regex: longer than %d bytes", HZP_REGEX_BYTES_MAX);
+    if (looks(&p, 0, bytes))
+        return look_rules(&p, from, ret);
     HZP_TRY(read_branches(&p, &part));
     if (!ended(&p))
         return refuse(&p, ") without (");

@@ -5,10 +5,11 @@
  * [a-z], [^a-z] and, in and outside of classes, \d \D \w \W \s \S (ASCII, as in ECMAScript);
  * escapes \t \n \r \f \v \0 \xHH \uHHHH \u{H...} and \ before punctuation; groups (...), (?:...),
  * (?P<name>...), (?<name>...); |; * + ? {m} {m,} {m,n}, also followed by ? (which changes no match
- * of the whole text).  ^ and $ only at the beginning and the end of the expression, or of a
- * branch outside of groups.
+ * of the whole text); look-ahead (?=...) and (?!...) in groups that nothing repeats.  ^ and $ only
+ * at the beginning and the end of the expression, or of a branch outside of groups (with
+ * look-ahead: $ at the end of any branch).
  *
- * Refused by name: look-around, back references, \b, \B, \p, flags, possessive quantifiers.
+ * Refused by name: look-behind, back references, \b, \B, \p, flags, possessive quantifiers.
  *
  * Thread: any.
  */

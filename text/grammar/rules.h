@@ -22,7 +22,8 @@ enum {
     HZP_RULES_NODES_MAX = 1 << 18,
     HZP_RULES_EDGES_MAX = 1 << 20,
     HZP_RULES_MAX = 1 << 14,
-    HZP_REPEAT_MAX = 4096, /* largest count in {m,n}, minLength, maxItems and so on */
+    HZP_REPEAT_MAX = 4096,    /* largest count in {m,n}, minLength, maxItems and so on */
+    HZP_LENGTH_MAX = 1 << 24, /* largest maxLength, of strings without other conditions */
 };
 
 enum hzp_edge_kind { HZP_EDGE_BYTES, HZP_EDGE_EMPTY, HZP_EDGE_CALL };

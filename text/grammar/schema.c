@@ -31,6 +31,7 @@ static const char *const annotations[] = {"$schema",
                                           NULL};
 
 static const char *const known[] = {"type",
+                                    "nullable",
                                     "enum",
                                     "const",
                                     "$ref",
@@ -180,6 +181,7 @@ int hzp_schema_count(const struct hzp_schema *s, const struct hzp_schema_item *a
                      const char *keyword, bool largest, int32_t *ret)
 {
     bool any = false;
+    int32_t most = strcmp(keyword, "maxLength") ? HZP_REPEAT_MAX : HZP_LENGTH_MAX;
     for (int32_t i = 0; i < at->schemas; i++) {
         const json_t *value = json_object_get(at->schema[i], keyword);
         if (!value)
@@ -187,9 +189,11 @@ int hzp_schema_count(const struct hzp_schema *s, const struct hzp_schema_item *a
         double count = hzp_json_is_number(value) ? hzp_json_real(value) : -1;
         if (count < 0 || count != (double)(int64_t)HZP_MIN(count, 1e15))
             return hzp_schema_refuse(s, at, keyword, "must be a whole number that is not negative");
-        if (count > HZP_REPEAT_MAX)
+        if (count >= INT32_MAX && !largest) /* "none", as some programs write it */
+            continue;
+        if (count > most)
             return hzp_fail(s->reterr, HZP_EINVAL, "schema: %s at %s is above %d", keyword,
-                            at->path, HZP_REPEAT_MAX);
+                            at->path, most);
         if (!any || (largest ? count > *ret : count < *ret))
             *ret = (int32_t)count;
         any = true;
@@ -320,10 +324,8 @@ static int add_types(struct hzp_schema *s, const struct hzp_schema_item *at, int
                      int32_t to)
 {
     int types = HZP_TYPE_ALL;
-    for (int32_t i = 0; i < at->schemas; i++) {
-        const json_t *type = json_object_get(at->schema[i], "type");
-        types &= type ? hzp_type_mask(type) : HZP_TYPE_ALL;
-    }
+    for (int32_t i = 0; i < at->schemas; i++)
+        types &= hzp_schema_named_types(at->schema[i]);
     if (types & HZP_TYPE_NUMBER) /* integers are numbers */
         types &= ~HZP_TYPE_INTEGER;
     for (int t = 1; t <= HZP_TYPE_OBJECT; t *= 2) {

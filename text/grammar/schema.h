@@ -21,9 +21,10 @@
  * dependencies, properties, patternProperties, propertyNames, required, additionalProperties,
  * minProperties, maxProperties, items, prefixItems, additionalItems, minItems, maxItems,
  * minLength, maxLength, pattern (regex.h), format (date-time, date, time, uuid, ipv4), minimum,
- * maximum, exclusiveMinimum, exclusiveMaximum, multipleOf (whole numbers).  Any of them may stand
- * beside any other.  Annotations have no effect, nor have other formats, nor uniqueItems, except on
- * the values of enum and const.  A discriminator's property is in all alternatives of its oneOf.
+ * maximum, exclusiveMinimum, exclusiveMaximum, multipleOf, OpenAPI's nullable.  Any of them may
+ * stand beside any other.  Annotations have no effect, nor have other formats, nor uniqueItems,
+ * except on the values of enum and const, nor a format that excludes its schema's pattern.
+ * A discriminator's property is in all alternatives of its oneOf.
  * Any other keyword, or what is not honoured, is an error that names it.
  *
  * Thread: any.

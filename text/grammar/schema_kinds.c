@@ -35,6 +35,13 @@ int hzp_type_mask(const json_t *type)
     return types;
 }
 
+int hzp_schema_named_types(const json_t *schema)
+{
+    const json_t *type = json_object_get(schema, "type");
+    int null = json_is_true(json_object_get(schema, "nullable")) ? HZP_TYPE_NULL : 0;
+    return type ? hzp_type_mask(type) | null : HZP_TYPE_ALL;
+}
+
 int hzp_type_of(const json_t *value)
 {
     struct hzp_numeral number;
@@ -74,9 +81,8 @@ int hzp_schema_types(struct hzp_schema *s, const json_t *schema, int depth)
         const json_t *target = hzp_schema_resolve(s, json_string_value(found));
         return target ? hzp_schema_types(s, target, depth + 1) : HZP_TYPE_ALL;
     }
-    found = json_object_get(schema, "type");
-    if (found && hzp_type_mask(found))
-        types &= hzp_type_mask(found);
+    if (hzp_schema_named_types(schema))
+        types &= hzp_schema_named_types(schema);
     found = json_object_get(schema, "const");
     if (found)
         types &= hzp_type_of(found);
@@ -95,7 +101,7 @@ int hzp_schema_types(struct hzp_schema *s, const json_t *schema, int depth)
     return types;
 }
 
-static const json_t *followed(const struct hzp_schema *s, const json_t *schema)
+const json_t *hzp_schema_followed(const struct hzp_schema *s, const json_t *schema)
 {
     for (int i = 0; i < DEPTH_MAX && json_object_get(schema, "$ref"); i++) {
         const char *text = json_string_value(json_object_get(schema, "$ref"));
@@ -166,8 +172,8 @@ static bool alternatives_disjoint(struct hzp_schema *s, const json_t *a, const j
 static bool disjoint(struct hzp_schema *s, const json_t *a, const json_t *b, const char *has,
                      int depth)
 {
-    a = followed(s, a);
-    b = followed(s, b);
+    a = hzp_schema_followed(s, a);
+    b = hzp_schema_followed(s, b);
     int both = hzp_schema_types(s, a, 0) & hzp_schema_types(s, b, 0);
     if (!both || values_disjoint(s, a, b))
         return true;
@@ -180,7 +186,8 @@ static bool disjoint(struct hzp_schema *s, const json_t *a, const json_t *b, con
     {
         const json_t *theirs = json_object_get(json_object_get(b, "properties"), name);
         bool there = (has && !strcmp(has, name)) || (requires(a, name) && requires(b, name));
-        if (theirs && there && values_disjoint(s, followed(s, mine), followed(s, theirs)))
+        if (theirs && there &&
+            values_disjoint(s, hzp_schema_followed(s, mine), hzp_schema_followed(s, theirs)))
             return true;
     }
     return alternatives_disjoint(s, a, b, has, depth) || alternatives_disjoint(s, b, a, has, depth);

@@ -3,7 +3,10 @@
  * bound, over the digits as they are written, and what these have in common. */
 #include "text/grammar/schema_parts.h"
 
+#include <ctype.h>
 #include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 enum {
@@ -211,23 +214,29 @@ static struct hzp_regular *broken_sizes(void)
     return made;
 }
 
-/* Sizes that are whole multiples; a fraction is zeros. */
-static struct hzp_regular *multiples(int m)
+/* Digits that are a multiple of m 10^-places: a node for each remainder by m so far, before the
+ * point, behind it, and behind each place; then there are zeros.  Also what is no number. */
+static struct hzp_regular *multiples(int m, int places)
 {
     struct hzp_rules *rules = hzp_rules_create();
-    int32_t first = rules->nodes, to;
-    for (int r = 0; r < m; r++)
+    int32_t from = rules->nodes;
+    for (int i = 0; i < m * (places + 2); i++)
         hzp_rules_node(rules);
-    int32_t from = hzp_rules_node(rules);
-    to = hzp_rules_node(rules);
-    for (int r = -1; r < m; r++)
-        for (int d = 0; d <= 9; d++)
-            add_digits(rules, r < 0 ? from : first + r, '0' + d, '0' + d,
-                       first + (10 * HZP_MAX(r, 0) + d) % m);
-    hzp_rules_empty(rules, first, to);
-    int32_t zeros = hzp_rules_text(rules, hzp_rules_text(rules, first, ".", 1), "0", 1);
-    add_digits(rules, zeros, '0', '0', zeros);
-    hzp_rules_empty(rules, zeros, to);
+    int32_t to = hzp_rules_node(rules);
+    for (int r = 0; r < m; r++) {
+        int32_t left = r, at = from + (places + 1) * m + r;
+        hzp_rules_bytes(rules, from + r, '.', '.', from + m + r);
+        add_digits(rules, at, '0', '0', at);
+        for (int row = 0; row <= places; row++)
+            for (int d = 0; d <= 9; d++)
+                add_digits(rules, from + row * m + r, '0' + d, '0' + d,
+                           from + (row ? row + 1 : 0) * m + (10 * r + d) % m);
+        for (int row = places + 1; row >= 0; row--) {
+            if (left % m == 0)
+                hzp_rules_empty(rules, from + row * m + r, to);
+            left = row > 1 ? left * 10 % m : left; /* a place that has no digit */
+        }
+    }
     struct hzp_regular *made = hzp_regular_create(rules, from, to);
     hzp_rules_destroy(rules);
     return made;
@@ -287,12 +296,19 @@ static int add_bound(struct number *n, const struct bound *b)
 /* Multiples of a number, or (without) all others; NULL: any. */
 static int add_multiple(struct number *n, const json_t *multiple, bool without)
 {
-    double of = multiple ? hzp_json_real(multiple) : 1;
-    if (of != floor(of) || of < 1 || of > MULTIPLE_MAX)
+    struct hzp_numeral of = {0};
+    int64_t m = 0;
+    if (hzp_json_is_number(multiple))
+        hzp_numeral_read(multiple, &of);
+    int64_t places = HZP_MAX(of.n - of.point, 0);
+    for (int64_t i = 0; !of.negative && i < HZP_MAX(of.n, of.point) && m <= MULTIPLE_MAX; i++)
+        m = 10 * m + (i < of.n ? of.digits[i] - '0' : 0);
+    hzp_numeral_fini(&of);
+    if (multiple && (m < 1 || m > MULTIPLE_MAX || places > EXACT_DIGITS))
         return hzp_schema_refuse(n->s, n->at, "multipleOf",
-                                 "is supported with whole numbers from 1 to 4096");
+                                 "is supported with numbers whose digits are from 1 to 4096");
     for (int side = 0; multiple && side < 2; side++)
-        HZP_TRY(keep_by(n, side, multiples((int)of), without));
+        HZP_TRY(keep_by(n, side, multiples((int)m, (int)places), without));
     return HZP_OK;
 }
 

@@ -174,14 +174,17 @@ struct class_of_names {
 /* Contents of names that satisfy a schema; NULL in *ret: all do. */
 static int names_of(struct object *o, const json_t *schema, struct hzp_regular **ret)
 {
+    if (json_object_size(schema) == 1) /* else what stands beside a reference counts */
+        schema = hzp_schema_followed(o->s, schema);
     const struct hzp_schema_item at = {
         .schema = &schema, .schemas = 1, .rule = o->at->rule, .path = "$/propertyNames"};
     *ret = NULL;
     if (json_is_true(schema))
         return HZP_OK;
     if (!hzp_schema_is_text(schema))
-        return hzp_schema_refuse(o->s, o->at, "propertyNames",
-                                 "is supported with pattern, format, enum, const and lengths");
+        return hzp_schema_refuse(
+            o->s, o->at, "propertyNames",
+            "is supported with pattern, format, enum, const, lengths, or a $ref");
     return hzp_schema_contents(o->s, &at, HZP_SPELL_JSON, ret);
 }
 

@@ -83,7 +83,7 @@ const json_t *hzp_schema_made(struct hzp_schema *s, json_t *schema);
 bool hzp_schema_is_annotation(const char *keyword);
 
 /* A count of the item's schemas, the largest (or least) of those given; *ret stays where there is
- * none. */
+ * none.  The least is none from 2^31 - 1 on, which no answer reaches. */
 int hzp_schema_count(const struct hzp_schema *s, const struct hzp_schema_item *at,
                      const char *keyword, bool largest, int32_t *ret);
 
@@ -181,9 +181,13 @@ const struct hzp_regular *hzp_json_contents(struct hzp_schema *s);
 
 /* The types named by a "type" keyword, 0: an unknown one. */
 int hzp_type_mask(const json_t *type);
+/* Those that a schema names by "type", with OpenAPI's "nullable": true null too; all without. */
+int hzp_schema_named_types(const json_t *schema);
 int hzp_type_of(const json_t *value);
 /* Types that values of the schema can have, at most. */
 int hzp_schema_types(struct hzp_schema *s, const json_t *schema, int depth);
+/* What a reference refers to, through several; else the schema. */
+const json_t *hzp_schema_followed(const struct hzp_schema *s, const json_t *schema);
 /* Whether no value satisfies both; false if that cannot be told.  has: a member that the values
  * have, NULL: none in particular. */
 bool hzp_schema_disjoint(struct hzp_schema *s, const json_t *a, const json_t *b, const char *has);

@@ -201,12 +201,19 @@ static int add_conditions(struct hzp_schema *s, const struct hzp_schema_item *at
     for (int k = 0; k < HZP_COUNT(keywords); k++) {
         const char *regex;
         size_t bytes;
-        struct hzp_regular *some;
+        struct hzp_regular *some, *both;
+        int r = HZP_OK;
         HZP_TRY(regex_of(s, at, schema, keywords[k], &regex, &bytes));
         if (!regex)
             continue;
         HZP_TRY(regex_contents(s, at, spelling, keywords[k], regex, bytes, &some));
-        HZP_TRY(restrict_to(s, at, spelling, of, some, without));
+        both = k && *of && json_object_get(schema, "pattern") ? hzp_regular_both(*of, some) : NULL;
+        if (both && !without && hzp_regular_empty(both)) /* the pattern says what is meant */
+            hzp_regular_destroy(some);
+        else
+            r = restrict_to(s, at, spelling, of, some, without);
+        hzp_regular_destroy(both);
+        HZP_TRY(r);
     }
     const json_t *list = json_object_get(schema, "enum"), *only = json_object_get(schema, "const");
     if (list || only)
@@ -237,7 +244,9 @@ int hzp_schema_contents(struct hzp_schema *s, const struct hzp_schema_item *at,
             r = add_conditions(s, at, excluded, spelling, true, ret);
     }
     if (r == HZP_OK && (least > 0 || most >= 0)) {
-        if (most >= 0 && most < least) /* no string is so long and so short: none is left */
+        if (most > HZP_REPEAT_MAX)
+            r = hzp_schema_refuse(s, at, "maxLength", "is above 4096 beside other conditions");
+        else if (most >= 0 && most < least) /* none is so long and so short: none is left */
             r = restrict_to(s, at, spelling, ret, chars(spelling, 0, -1), true);
         else
             r = restrict_to(s, at, spelling, ret, chars(spelling, least, most), false);
@@ -282,9 +291,41 @@ static int32_t shared_rule(struct hzp_rules *rules, const char *key, bool *ret_n
     return rule;
 }
 
-/* Strings of a length, with their quotes: the same rule wherever they are asked for, and with what
- * a character has beside one byte in a rule of its own, because each character has states of its
- * own. */
+/* Between `least` and `most` characters behind `from`, with what a character has beside one byte in
+ * a rule of its own, because each character has states of its own. */
+static int32_t add_counted(struct hzp_rules *rules, int32_t from, int32_t least, int32_t most)
+{
+    bool made;
+    int32_t wide = shared_rule(rules, "character of several bytes", &made);
+    if (made)
+        add_wide(rules, rules->rule[wide].first, rules->rule[wide].last);
+    struct hzp_part_of part = {.from = hzp_rules_node(rules)};
+    part.to = hzp_rules_node(rules);
+    add_plain(rules, part.from, part.to);
+    hzp_rules_call(rules, part.from, wide, part.to);
+    return hzp_rules_repeat(rules, from, part, least, most);
+}
+
+/* At most `most` characters, which are more than one rule counts: some rules of HZP_REPEAT_MAX, and
+ * behind any number of these a rest. */
+static int32_t add_many(struct hzp_rules *rules, int32_t from, int32_t most)
+{
+    bool made;
+    int32_t whole = shared_rule(rules, "4096 characters", &made), rest = hzp_rules_node(rules);
+    if (made)
+        hzp_rules_empty(
+            rules, add_counted(rules, rules->rule[whole].first, HZP_REPEAT_MAX, HZP_REPEAT_MAX),
+            rules->rule[whole].last);
+    for (; most > HZP_REPEAT_MAX; most -= HZP_REPEAT_MAX) {
+        hzp_rules_empty(rules, from, rest);
+        from = hzp_rules_then(rules, from, whole);
+    }
+    int32_t to = add_counted(rules, rest, 0, HZP_REPEAT_MAX);
+    hzp_rules_empty(rules, add_counted(rules, from, 0, most), to);
+    return to;
+}
+
+/* Strings of a length, with their quotes: the same rule wherever they are asked for. */
 static int32_t counted_rule(struct hzp_rules *rules, int32_t least, int32_t most)
 {
     char key[48];
@@ -293,16 +334,10 @@ static int32_t counted_rule(struct hzp_rules *rules, int32_t least, int32_t most
     int32_t rule = shared_rule(rules, key, &made);
     if (!made)
         return rule;
-    int32_t wide = shared_rule(rules, "character of several bytes", &made);
-    if (made)
-        add_wide(rules, rules->rule[wide].first, rules->rule[wide].last);
-    int32_t in = hzp_rules_text(rules, rules->rule[rule].first, "\"", 1);
-    struct hzp_part_of part = {.from = hzp_rules_node(rules)};
-    part.to = hzp_rules_node(rules);
-    add_plain(rules, part.from, part.to);
-    hzp_rules_call(rules, part.from, wide, part.to);
-    int32_t end = hzp_rules_repeat(rules, in, part, least, most);
-    hzp_rules_empty(rules, hzp_rules_text(rules, end, "\"", 1), rules->rule[rule].last);
+    int32_t at = hzp_rules_text(rules, rules->rule[rule].first, "\"", 1);
+    at = most > HZP_REPEAT_MAX ? add_many(rules, add_counted(rules, at, least, least), most - least)
+                               : add_counted(rules, at, least, most);
+    hzp_rules_empty(rules, hzp_rules_text(rules, at, "\"", 1), rules->rule[rule].last);
     return rule;
 }
 

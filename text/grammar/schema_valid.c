@@ -113,8 +113,9 @@ static int number_valid(const json_t *value, const json_t *schema)
     }
     if (!multiple || valid <= 0)
         return valid;
-    /* below 2^53 a double holds every integer */
-    if (!hzp_json_is_number(multiple) || (!json_is_real(value) && !(fabs(v) < 0x1p53)))
+    /* below 2^53 a double holds every integer, but not every fraction */
+    if (!hzp_json_is_number(multiple) || of != floor(of) ||
+        (!json_is_real(value) && !(fabs(v) < 0x1p53)))
         return -1;
     return of == 0 || fmod(v, of) == 0;
 }
@@ -305,9 +306,7 @@ int hzp_schema_valid(struct hzp_schema *s, const json_t *value, const json_t *sc
     for (int i = 0; i < HZP_COUNT(unknown); i++)
         if (json_object_get(schema, unknown[i]))
             return -1;
-    const json_t *type = json_object_get(schema, "type");
-    int own = hzp_type_of(value);
-    if (type && !(hzp_type_mask(type) & own))
+    if (!(hzp_schema_named_types(schema) & hzp_type_of(value)))
         return 0;
     int valid = values_valid(s, value, schema);
     if (valid > 0 && hzp_json_is_number(value))

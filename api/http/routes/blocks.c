@@ -141,7 +141,10 @@ void hzp_blocks_place(json_t *chat, const char *path)
     json_t *places = json_object_get(chat, PLACES);
     if (!places)
         json_object_set_new(chat, PLACES, places = json_array());
-    while (json_array_size(places) < json_array_size(json_object_get(chat, "messages")))
+    size_t messages = json_array_size(json_object_get(chat, "messages"));
+    if (messages && messages == json_array_size(places))
+        json_array_set_new(places, messages - 1, json_string(path));
+    while (json_array_size(places) < messages)
         json_array_append_new(places, json_string(path));
 }
 

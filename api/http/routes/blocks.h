@@ -39,8 +39,8 @@ void hzp_blocks_copy(const json_t *from, const char *const names[][2], json_t *t
 /* A message {"role", "content"}, appended to the chat's; takes over content. */
 json_t *hzp_blocks_add_message(json_t *messages, const char *role, json_t *content);
 
-/* Where in the request the chat's messages come from: those that have no place yet get this one
- * ("input[2]"). */
+/* Where in the request the chat's messages come from: those that have no place yet, and the last
+ * one, which this may have added to or replaced, get this one ("input[2]"). */
 void hzp_blocks_place(json_t *chat, const char *path);
 /* Takes the places out of the chat, which then is one of its own; the caller owns them. */
 json_t *hzp_blocks_places(json_t *chat);

@@ -149,12 +149,22 @@ static int read_template_fields(const json_t *body, const struct hzp_chat *chat,
                                 struct hzp_completion_params *params, struct hzp_err_text *reterr)
 {
     const json_t *more, *effort = json_object_get(body, "reasoning_effort");
+    const char *name;
+    char param[128];
+    json_t *value;
     bool given = json_object_get(body, "add_generation_prompt") != NULL;
     HZP_TRY(read_tools(body, p, reterr));
     HZP_TRY(typed(body, "documents", JSON_ARRAY, "a list", &p->request.documents, reterr));
     HZP_TRY(typed(body, "chat_template_kwargs", JSON_OBJECT, "an object", &more, reterr));
     p->more = more ? json_copy((json_t *)more) : json_object();
     bool tools = p->request.tools != NULL;
+    json_object_foreach(p->more, name, value)
+    {
+        snprintf(param, sizeof(param), "chat_template_kwargs.%.72s", name);
+        if (!json_is_null(value) && !hzp_chat_uses(chat, tools, name) &&
+            json_array_size(params->ignored) < HZP_FIELDS_IGNORED_MAX)
+            ignore(params, param);
+    }
     if (effort && !json_is_null(effort)) {
         if (hzp_chat_uses(chat, tools, "reasoning_effort"))
             json_object_set(p->more, "reasoning_effort", (json_t *)effort);
@@ -244,11 +254,13 @@ static void ignore_reasoning(const json_t *message, size_t i, const struct hzp_t
 {
     char param[64];
     for (int k = 0; hzp_chat_reasoning[k]; k++) {
+        json_t *said = json_object_get(message, hzp_chat_reasoning[k]);
+        json_t *alone = json_pack("{s:s, s:O*}", "role", "assistant", hzp_chat_reasoning[k], said);
         snprintf(param, sizeof(param), "messages[%zu].%s", i, hzp_chat_reasoning[k]);
-        if (json_string_length(json_object_get(message, hzp_chat_reasoning[k])) &&
-            json_array_size(params->ignored) < HZP_FIELDS_IGNORED_MAX &&
-            hzp_chat_check_whole(message, i, text, NULL) < 0)
+        if (json_string_length(said) && json_array_size(params->ignored) < HZP_FIELDS_IGNORED_MAX &&
+            hzp_chat_check_whole(alone, i, text, NULL) < 0)
             ignore(params, param);
+        json_decref(alone);
     }
 }
 

@@ -313,15 +313,17 @@ int hzp_messages_count(const json_t *body, const struct hzp_engine *engine, json
 int hzp_messages_parse(const json_t *body, const struct hzp_engine *engine,
                        struct hzp_completion_params *ret, struct hzp_err_text *reterr)
 {
-    static const char *const names[][2] = {{"max_tokens", "max_tokens"},
-                                           {"stop_sequences", "stop"},
-                                           {"stream", "stream"},
-                                           {"temperature", "temperature"},
-                                           {"top_k", "top_k"},
-                                           {"top_p", "top_p"},
-                                           {"output_config.format", "response_format"},
-                                           {"output_config.effort", "reasoning_effort"},
-                                           {NULL, NULL}};
+    static const char *const names[][2] = {
+        {"max_tokens", "max_tokens"},
+        {"stop_sequences", "stop"},
+        {"thinking.type", "chat_template_kwargs.enable_thinking"},
+        {"stream", "stream"},
+        {"temperature", "temperature"},
+        {"top_k", "top_k"},
+        {"top_p", "top_p"},
+        {"output_config.format", "response_format"},
+        {"output_config.effort", "reasoning_effort"},
+        {NULL, NULL}};
     json_t *ignored = NULL, *chat = json_object();
     int r = hzp_fields_check(&hzp_fields_messages, body, &ignored, reterr);
     if (r == HZP_OK && !json_is_number(json_object_get(body, "max_tokens")))

@@ -72,11 +72,16 @@ static json_t *only_reasoned(const json_t *messages)
                : NULL;
 }
 
-/* Reasoning that no message or call followed belongs to none. */
-static void drop_reasoned(json_t *messages)
+/* Reasoning that no message or call followed belongs to none: the item before i is ignored. */
+static void drop_reasoned(json_t *messages, size_t i, json_t **ignored)
 {
-    if (only_reasoned(messages))
-        json_array_remove(messages, json_array_size(messages) - 1);
+    char path[48];
+    if (!only_reasoned(messages))
+        return;
+    json_array_remove(messages, json_array_size(messages) - 1);
+    snprintf(path, sizeof(path), "input[%zu]", i - 1);
+    *ignored = *ignored ? *ignored : json_array();
+    json_array_append_new(*ignored, json_string(path));
 }
 
 /* Reasoning belongs to the assistant's message or call behind it. */
@@ -118,7 +123,8 @@ static int add_output(const json_t *item, const char *param, json_t *messages,
     return HZP_OK;
 }
 
-static int add_item(const json_t *item, size_t i, json_t *messages, struct hzp_err_text *reterr)
+static int add_item(const json_t *item, size_t i, json_t *messages, json_t **ignored,
+                    struct hzp_err_text *reterr)
 {
     const char *type = json_string_value(json_object_get(item, "type"));
     const char *role = json_string_value(json_object_get(item, "role"));
@@ -143,12 +149,12 @@ static int add_item(const json_t *item, size_t i, json_t *messages, struct hzp_e
         json_object_set_new(reasoned, "content", content);
         return HZP_OK;
     }
-    drop_reasoned(messages);
+    drop_reasoned(messages, i, ignored);
     hzp_blocks_add_message(messages, role, content);
     return HZP_OK;
 }
 
-static int read_input(const json_t *body, json_t *chat, json_t *messages,
+static int read_input(const json_t *body, json_t *chat, json_t *messages, json_t **ignored,
                       struct hzp_err_text *reterr)
 {
     const json_t *input = json_object_get(body, "input"), *item;
@@ -167,11 +173,11 @@ static int read_input(const json_t *body, json_t *chat, json_t *messages,
     json_array_foreach(input, i, item)
     {
         char path[48];
-        HZP_TRY(add_item(item, i, messages, reterr));
+        HZP_TRY(add_item(item, i, messages, ignored, reterr));
         snprintf(path, sizeof(path), "input[%zu]", i);
         hzp_blocks_place(chat, path);
     }
-    drop_reasoned(messages);
+    drop_reasoned(messages, i, ignored);
     return HZP_OK;
 }
 
@@ -320,7 +326,7 @@ int hzp_responses_parse(const json_t *body, const struct hzp_engine *engine,
     json_object_set_new(chat, "messages", messages);
     int r = hzp_fields_check(&hzp_fields_responses, body, &ignored, reterr);
     if (r == HZP_OK)
-        r = read_input(body, chat, messages, reterr);
+        r = read_input(body, chat, messages, &ignored, reterr);
     if (r == HZP_OK)
         r = hzp_blocks_tools(body, read_tool, chat, reterr);
     read_choice(body, chat);

@@ -26,6 +26,7 @@ enum {
     POOL_THREADS_MIN = 4,
     POOL_THREADS_MAX = 16,
     LONG_BYTES = 256 << 10, /* from here on a body is long */
+    CODED_BYTES = 64,       /* of gzip that are read at once: at most as many KiB of text */
     SLOW_THREADS = 2,
     BODY_ROOM = 1024,
     FEED_BYTES = 64 << 10,  /* piece of a long body that is given to the route at a time */
@@ -37,55 +38,6 @@ static const uint64_t HEADER_NS = 10000000000ull; /* for a request's header as a
 
 /* The state of an exchange.  NEWS: woken while it runs. */
 enum park { RUNNING, PARKED, NEWS };
-
-/* Whether the route has this path.  A route path that ends in "/" matches longer paths below it;
- * "/" only itself. */
-static bool leads_to(const struct hzp_route *route, const char *path)
-{
-    size_t n = strlen(route->path);
-    return n > 1 && route->path[n - 1] == '/' ? !strncmp(path, route->path, n) && path[n]
-                                              : !strcmp(path, route->path);
-}
-
-/* The length of the longest route path that leads there: of two, the more specific one counts. */
-static size_t closest(const struct hzp_route *routes, const char *path)
-{
-    size_t most = 0;
-    for (const struct hzp_route *route = routes; route->path; route++) {
-        size_t length = strlen(route->path);
-        if (leads_to(route, path))
-            most = HZP_MAX(most, length);
-    }
-    return most;
-}
-
-/* The route of a method and path, NULL: none; *ret_tail: what follows the route's own path in it,
- * set if any route has this path, perhaps with another method. */
-static const struct hzp_route *find_route(const struct hzp_route *routes, const char *method,
-                                          const char *path, const char **ret_tail)
-{
-    size_t most = closest(routes, path);
-    for (const struct hzp_route *route = routes; route->path; route++) {
-        if (!leads_to(route, path) || strlen(route->path) < most)
-            continue;
-        *ret_tail = path + strlen(route->path);
-        if (!strcmp(method, route->method) ||
-            (!strcmp(method, "HEAD") && !strcmp(route->method, "GET")))
-            return route;
-    }
-    return NULL;
-}
-
-/* The methods of a path for the header Allow; "": no such path. */
-static void list_methods(const struct hzp_route *routes, const char *path, char *ret, size_t size)
-{
-    size_t n = 0, most = closest(routes, path);
-    ret[0] = 0;
-    for (const struct hzp_route *route = routes; route->path && n < size; route++)
-        if (leads_to(route, path) && strlen(route->path) == most)
-            n += (size_t)snprintf(ret + n, size - n, "%s%s%s", n ? ", " : "", route->method,
-                                  strcmp(route->method, "GET") ? "" : ", HEAD");
-}
 
 /* ---- one request ---- */
 
@@ -130,7 +82,7 @@ static void say_too_long(struct hzp_exchange *x)
 static void find_no_route(struct hzp_exchange *x, const char *method, const char *path)
 {
     char allow[64];
-    list_methods(x->server->routes, path, allow, sizeof(allow));
+    hzp_route_methods(x->server->routes, path, allow, sizeof(allow));
     if (*allow)
         say_no(x, MHD_HTTP_METHOD_NOT_ALLOWED, NULL,
                "%.40s is not a method of %.100s; its methods: %s", method, path, allow);
@@ -164,7 +116,7 @@ static void check_early(struct hzp_exchange *x, const char *method, const char *
 {
     const struct hzp_http_settings *settings = x->server->settings;
     struct hzp_auth *auth = x->server->auth;
-    x->route = find_route(x->server->routes, method, path, &x->tail);
+    x->route = hzp_route_find(x->server->routes, method, path, &x->tail);
     if (changes_something(method))
         hzp_auth_check_origin(auth, x->connection, x->target->host, &x->refusal);
     else if (x->route && x->route->right == HZP_RIGHT_TEACH) /* weights, the timeline */
@@ -199,7 +151,7 @@ static enum MHD_Result refuse(struct hzp_exchange *x, const char *path)
 {
     const struct hzp_refusal *refusal = &x->refusal;
     char allow[64];
-    list_methods(x->server->routes, path, allow, sizeof(allow));
+    hzp_route_methods(x->server->routes, path, allow, sizeof(allow));
     bool allows = refusal->status == MHD_HTTP_METHOD_NOT_ALLOWED;
     return hzp_reply_json_with(x, refusal->status,
                                hzp_error_json(refusal->status, refusal->text, NULL, refusal->code),
@@ -320,13 +272,17 @@ static bool grow_body(struct hzp_exchange *x, size_t bytes)
     return true;
 }
 
+static bool wants_feed(const struct hzp_exchange *x)
+{
+    return x->route && x->route->feed && x->bytes >= FEED_BYTES && !x->server->forward.answer;
+}
+
 /* Pool: a piece of a long body. */
 static bool run_feed(void *ctx)
 {
     struct hzp_exchange *x = ctx;
     hzp_exchange_hold(x);
-    bool goes_on = x->route->feed(x);
-    x->fed = !goes_on;
+    x->fed = !x->route->feed(x);
     x->bytes = 0;
     hzp_exchange_wake(x);
     hzp_exchange_release(x);
@@ -337,7 +293,7 @@ static bool run_feed(void *ctx)
  * closing. */
 static bool feed_route(struct hzp_exchange *x)
 {
-    if (!x->route || !x->route->feed || x->bytes < FEED_BYTES || x->server->forward.answer)
+    if (!wants_feed(x))
         return true;
     x->task = (struct hzp_pool_task){.run = run_feed, .ctx = x};
     if (!hzp_exchange_park(x))
@@ -386,11 +342,35 @@ static bool add_coded(struct hzp_exchange *x, const char *data, size_t bytes)
     return r == HZP_OK;
 }
 
+/* Pool: a piece of a body in gzip, whose text may be a thousand times as long. */
+static bool run_coded(void *ctx)
+{
+    struct hzp_exchange *x = ctx;
+    if (!add_coded(x, x->piece, x->piece_bytes))
+        x->thrown_away += x->piece_bytes;
+    free(x->piece);
+    x->piece = NULL;
+    if (!x->refusal.status && !x->fed && wants_feed(x))
+        return run_feed(x);
+    hzp_exchange_wake(x); /* from here on it is another thread's */
+    return true;
+}
+
 /* Takes a piece of the body.  MHD_NO: the connection is closed. */
 static enum MHD_Result take_body(struct hzp_exchange *x, const char *data, size_t bytes)
 {
     size_t most = body_most(x);
     check_framing(x);
+    bool aside = x->gzip && bytes > CODED_BYTES && !x->refusal.status;
+    if (aside && (x->piece = malloc(bytes)) != NULL) {
+        memcpy(x->piece, data, x->piece_bytes = bytes);
+        x->task = (struct hzp_pool_task){.run = run_coded, .ctx = x};
+        if (!hzp_exchange_park(x))
+            return MHD_NO;
+        bool is_long = bytes >= LONG_BYTES / CODED_BYTES;
+        hzp_pool_post(is_long ? x->server->slow : x->server->pool, &x->task);
+        return MHD_YES;
+    }
     if (x->gzip ? add_coded(x, data, bytes) : add_body(x, data, bytes))
         return feed_route(x) ? MHD_YES : MHD_NO;
     x->thrown_away += bytes;
@@ -447,6 +427,7 @@ void hzp_exchange_release(struct hzp_exchange *x)
     if (x->response)
         MHD_destroy_response(x->response);
     hzp_gzip_destroy(x->gzip);
+    free(x->piece);
     free(x->body);
     free(x->target);
     free(x);

@@ -114,6 +114,8 @@ struct hzp_exchange {
     const char *tail;                  /* the path behind the route's prefix */
     json_t *asked;         /* the body, while the handler of a route that needs it runs */
     struct hzp_gzip *gzip; /* owned: reads the body; NULL: it comes as it is */
+    char *piece;           /* [piece_bytes] owned: of gzip, while a thread of the pool reads it */
+    size_t piece_bytes;
     char *body;
     size_t bytes, room;
     size_t received;            /* bytes of the body, decoded, also those that were fed already */
@@ -282,3 +284,10 @@ const char *hzp_exchange_header(const struct hzp_exchange *x, const char *name);
 /* The body, behind its journal, as a JSON object; NULL: an error was answered, *ret_answered is its
  * result. */
 json_t *hzp_exchange_json(struct hzp_exchange *x, enum MHD_Result *ret_answered);
+
+/* The route of a method and path, NULL: none; *ret_tail: what follows the route's own path in it,
+ * set if any route has this path, perhaps with another method. */
+const struct hzp_route *hzp_route_find(const struct hzp_route *routes, const char *method,
+                                       const char *path, const char **ret_tail);
+/* The methods of a path for the header Allow; "": no such path. */
+void hzp_route_methods(const struct hzp_route *routes, const char *path, char *ret, size_t size);

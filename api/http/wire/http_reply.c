@@ -242,3 +242,51 @@ json_t *hzp_exchange_json(struct hzp_exchange *x, enum MHD_Result *ret_answered)
     json_decref(json);
     return NULL;
 }
+
+/* ---- routes ---- */
+
+/* Whether the route has this path.  A route path that ends in "/" matches longer paths below it;
+ * "/" only itself. */
+static bool leads_to(const struct hzp_route *route, const char *path)
+{
+    size_t n = strlen(route->path);
+    return n > 1 && route->path[n - 1] == '/' ? !strncmp(path, route->path, n) && path[n]
+                                              : !strcmp(path, route->path);
+}
+
+/* The length of the longest route path that leads there: of two, the more specific one counts. */
+static size_t closest(const struct hzp_route *routes, const char *path)
+{
+    size_t most = 0;
+    for (const struct hzp_route *route = routes; route->path; route++) {
+        size_t length = strlen(route->path);
+        if (leads_to(route, path))
+            most = HZP_MAX(most, length);
+    }
+    return most;
+}
+
+const struct hzp_route *hzp_route_find(const struct hzp_route *routes, const char *method,
+                                       const char *path, const char **ret_tail)
+{
+    size_t most = closest(routes, path);
+    for (const struct hzp_route *route = routes; route->path; route++) {
+        if (!leads_to(route, path) || strlen(route->path) < most)
+            continue;
+        *ret_tail = path + strlen(route->path);
+        if (!strcmp(method, route->method) ||
+            (!strcmp(method, "HEAD") && !strcmp(route->method, "GET")))
+            return route;
+    }
+    return NULL;
+}
+
+void hzp_route_methods(const struct hzp_route *routes, const char *path, char *ret, size_t size)
+{
+    size_t n = 0, most = closest(routes, path);
+    ret[0] = 0;
+    for (const struct hzp_route *route = routes; route->path && n < size; route++)
+        if (leads_to(route, path) && strlen(route->path) == most)
+            n += (size_t)snprintf(ret + n, size - n, "%s%s%s", n ? ", " : "", route->method,
+                                  strcmp(route->method, "GET") ? "" : ", HEAD");
+}

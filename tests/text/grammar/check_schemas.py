@@ -8,9 +8,11 @@ valid is taken.
 Skips (77) where jsonschema (python3-jsonschema) is missing.
 """
 import argparse
+import itertools
 import json
 import pathlib
 import random
+import re
 import subprocess
 import sys
 
@@ -70,6 +72,10 @@ CASES = [
     ({"type": "integer", "minimum": -0.5, "maximum": 10.5}, [0, 10], [-1, 11]),
     ({"type": "integer", "multipleOf": 7, "minimum": -20}, [-14, 0, 7, 700], [-21, 1, 6]),
     ({"type": "number", "multipleOf": 10}, [0, -10, 100], [5, 0.5]),
+    ({"type": "number", "multipleOf": 0.5, "minimum": -2}, [0, -1.5, 2, 100.5], [0.25, -2.5, 1.1]),
+    ({"type": "object", "$defs": {"k": {"enum": ["a", "bc"]}}, "propertyNames": {"$ref": "#/$defs/k"},
+      "additionalProperties": {"type": "integer"}}, [{}, {"a": 1}, {"bc": 1, "a": 2}], [{"b": 1}, {"a": "x"}]),
+    ({"type": "string", "maxLength": 5000}, ["", "a" * 4097, "é" * 5000], ["a" * 5001]),
     ({"maximum": 1e30, "type": "number", "minimum": -1e-30}, [0, 5.5, 10**17], [-0.5]),
     ({"allOf": [{"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]},
                 {"properties": {"b": {"type": "string"}, "a": {"maximum": 5}}, "required": ["b"]}]},
@@ -112,6 +118,21 @@ CASES = [
 ]
 
 
+# Look-ahead, as programs write it (zod's email and duration, pydantic's decimals, rules of passwords), and small ones
+# of which all texts of a few letters are tried.
+LOOKS = [
+    r"^(?!\.)(?!.*\.\.)([A-Za-z0-9_'+\-\.]*)[A-Za-z0-9_+-]@([A-Za-z0-9][A-Za-z0-9\-]*\.)+[A-Za-z]{2,}$",
+    r"^(?!^[-+.]*$)[+-]?0*\d*\.?\d*$",
+    r"^(?!^[-+.]*$)[+-]?0*(?:\d{0,3}|(?=[\d.]{1,5}0*$)\d{0,3}\.\d{0,2}0*$)",
+    r"^(?=.*[a-z])(?=.*[A-Z])(?=.*\d)[A-Za-z\d]{4,}$", r"^(?!\s*$).+", r"^(?!a)", r"^(?!a)b|c$", r"(?!a)b",
+    r"^(?=.*b)(?=.*a)[ab]{2,4}$", r"^(?!^a)(?!^b).*$", r"^a(?!b)c*", r"a(?=b)", r"^(?:a|(?=ab)b|(?!b)a)c$",
+    r"^(?!.*aa)[abc]*$", r"^(?=a|b$)c|a", r"^(?!a$|b)", r"(?=a)b|c", r"^(a(?=b)|b(?!c))[abc]+$", r"^(?![(])a",
+    r"^(?!a(b|c)$)a.*", r"^x(?:(?!a))b", r"^(?=)a$", r"(?!a)$", r"(?=a$)a", r"^((?!a).)$", r"^(?!(?=a)ab)a",
+    r"^(?!(?!a))a", r"^(?:(?=a)a|b)(?:(?!c)a|b)$", r"[(?=a)]b", r"\(?=a(?!b)"]
+TEXTS = ["a@b.co", "a..b@c.de", ".a@b.co", "a@b", "1.5", "-", "+.", "00012.50", "1234", "12.345", "aB3x", "aB3", "abcd",
+         "  ", " x"]
+
+
 class Walk:
     def __init__(self, program):
         self.process = subprocess.Popen([program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
@@ -148,6 +169,19 @@ def compare(walk, schema, good, bad, walks):
     return done, len(texts)
 
 
+def check_looks(walk):
+    """Python's re says the same of each text."""
+    texts = TEXTS + ["".join(letters) for n in range(5) for letters in itertools.product("abc( ", repeat=n)]
+    for pattern in LOOKS:
+        answer = walk.ask({"type": "string", "pattern": pattern}, 20, [json.dumps(text) for text in texts])
+        if "no text" in answer.get("refused", ""):
+            answer = {"taken": [False] * len(texts), "made": []}
+        for text, taken in zip(texts, answer["taken"]):
+            assert taken == bool(re.search(pattern, text)), (pattern, text, taken)
+        for text in filter(None, answer["made"]):
+            assert re.search(pattern, json.loads(text)), (pattern, text)
+
+
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("walk")
@@ -160,6 +194,7 @@ def main():
         assert all(map(valid, good)) and not any(map(valid, bad)), schema
         some = compare(walk, schema, good, bad, 20)
         made, texts = made + some[0], texts + some[1]
+    check_looks(walk)
     rng = random.Random(options.seed)
     for _ in range(options.schemas):
         schema = schemas.schema(rng)

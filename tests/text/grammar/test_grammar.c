@@ -287,6 +287,23 @@ static const struct text_case texts[] = {
      "{\"type\":\"string\",\"minLength\":2,\"maxLength\":3}",
      {"\"ab\"", "\"\xc3\xa9\xf0\x9f\x98\x80\"", "\"\\n\\\"\\u0001\""},
      {"\"a\"", "\"abcd\"", "\"\xc3\xa9\"", "\"\\n\\n\\n\\n\""}},
+    /* a format beside a pattern that excludes it says nothing, as zod's local times */
+    {'s',
+     "{\"type\":\"string\",\"format\":\"time\",\"pattern\":\"^\\\\d\\\\d:\\\\d\\\\d$\"}",
+     {"\"23:59\""},
+     {"\"23:59:00Z\""}},
+    /* OpenAPI's, and the largest numbers that some programs write for "none" */
+    {'s', "{\"type\":\"string\",\"nullable\":true,\"maxLength\":1}", {"null", "\"a\""}, {"1"}},
+    {'s', "{\"type\":\"string\",\"nullable\":false}", {"\"a\""}, {"null"}},
+    {'s', "{\"type\":\"array\",\"maxItems\":2147483647,\"minItems\":1}", {"[1,2]"}, {"[]"}},
+    {'s', "{\"type\":\"string\",\"minLength\":1,\"maxLength\":2147483647}", {"\"a\""}, {"\"\""}},
+    {'s',
+     "{\"type\":\"number\",\"multipleOf\":0.25}",
+     {"0", "0.25", "-1.5", "3", "100.750", "2.00"},
+     {"0.2", "0.125", "1.1", "0.251", "5."}},
+    {'s', "{\"type\":\"integer\",\"multipleOf\":2.5}", {"5", "-10", "0"}, {"2", "2.5", "3"}},
+    {'s', "{\"multipleOf\":1e2,\"type\":\"integer\"}", {"100", "-300"}, {"10", "50"}},
+    {'r', "(?=.*b)(?!.*aa)[ab]{2,3}", {"ab", "bab", "bb"}, {"aa", "b", "aab", "abab"}},
     {'s', "true", {"1", "\"x\"", "[]", "null"}, {"x", ""}},
     {'s', "{\"properties\":{\"a\":false},\"type\":\"object\"}", {"{}", "{\"b\":1}"}, {"{\"a\":1}"}},
 };
@@ -336,6 +353,36 @@ static void test_many_strings(void **v)
     }
 }
 
+/* Strings of more characters than one rule counts. */
+static void test_long_strings(void **v)
+{
+    static const struct {
+        int least, most;
+    } row[] = {{0, 4097}, {1, 8192}, {4096, 8191}, {3, 12289}, {0, 65535}};
+    char *text = hzp_xmalloc(70000);
+    for (int i = 0; i < HZP_COUNT(row); i++) {
+        const int lengths[] = {
+            0,    row[i].least - 1, row[i].least, 4095,           4096, 4097, 8191,
+            8193, row[i].most - 1,  row[i].most,  row[i].most + 1};
+        char schema[96];
+        snprintf(schema, sizeof(schema), "{\"type\":\"string\",\"minLength\":%d,\"maxLength\":%d}",
+                 row[i].least, row[i].most);
+        struct hzp_grammar *g = made(*v, 's', schema);
+        for (int k = 0; k < HZP_COUNT(lengths); k++) {
+            int n = lengths[k];
+            if (n < 0)
+                continue;
+            memset(text, 'a', (size_t)n + 2);
+            text[0] = text[n + 1] = '"';
+            bool is = n >= row[i].least && n <= row[i].most;
+            if (takes(g, text, (size_t)n + 2) != is)
+                fail_msg("%s: %d characters", schema, n);
+        }
+        hzp_grammar_unref(g);
+    }
+    free(text);
+}
+
 /* What is refused, and a word that the message has. */
 static const struct {
     char kind;
@@ -345,7 +392,12 @@ static const struct {
     {'r', "(a", "not closed"},
     {'r', "a)", ") without ("},
     {'r', "a**", "nothing to repeat"},
-    {'r', "(?=a)", "look-around"},
+    {'r', "(?=a)", "no text"},
+    {'r', "(?<=a)b", "look-behind"},
+    {'r', "(?:a(?!b))*", "repeated"},
+    {'r', "a(?=b", "not closed"},
+    {'r', "(?<n>a(?=b))", "cannot have look-ahead"},
+    {'r', "(?=[ab]*a[ab]{20}$).*", "too large"},
     {'r', "\\1", "back references"},
     {'r', "a\\b", "escape"},
     {'r', "a{9999}", "4096"},
@@ -367,16 +419,29 @@ static const struct {
     {'s', "{\"properties\":{\"a\":{\"not\":{\"items\":{}}}}}", "not (or if) at $/properties/a"},
     {'s', "{\"type\":\"object\",\"minProperties\":3}", "minProperties"},
     {'s', "{\"type\":\"object\",\"propertyNames\":{\"anyOf\":[]}}", "propertyNames"},
-    {'s', "{\"type\":\"object\",\"patternProperties\":{\"(?!a)\":{}}}", "pattern"},
+    {'s',
+     "{\"$defs\":{\"n\":{\"pattern\":\"a\"}},\"type\":\"object\",\"propertyNames\":{\"$ref\":"
+     "\"#/$defs/n\",\"maxLength\":2}}",
+     "propertyNames"},
+    {'s', "{\"type\":\"object\",\"patternProperties\":{\"(?<!a)\":{}}}", "pattern"},
     {'s', "{\"type\":\"strin\"}", "type"},
     {'s', "{\"$ref\":\"#/$defs/x\"}", "$defs/x"},
     {'s', "{\"anyOf\":[{\"$ref\":\"#\"},{\"type\":\"null\"}]}", "left recursion"},
     {'s', "{\"$ref\":\"http://a/b\"}", "not in the schema"},
     {'s', "{\"oneOf\":[{\"items\":{}},{\"type\":\"array\"}]}", "oneOf"},
     {'s', "{\"type\":\"string\",\"not\":{\"format\":\"uri\"}}", "format"},
-    {'s', "{\"type\":\"string\",\"maxLength\":5000}", "maxLength"},
-    {'s', "{\"type\":\"string\",\"pattern\":\"(?!a)\"}", "pattern"},
-    {'s', "{\"type\":\"number\",\"multipleOf\":0.1}", "multipleOf"},
+    {'s', "{\"type\":\"string\",\"maxLength\":16777217}", "16777216"},
+    {'s', "{\"type\":\"string\",\"minLength\":4097,\"maxLength\":5000}", "minLength"},
+    {'s', "{\"type\":\"string\",\"maxLength\":5000,\"pattern\":\"a\"}", "above 4096 beside"},
+    {'s', "{\"type\":\"array\",\"maxItems\":5000}", "maxItems"},
+    {'s', "{\"type\":\"string\",\"pattern\":\"(?<!a)b\"}", "pattern"},
+    {'s', "{\"type\":\"number\",\"multipleOf\":0.4097}", "multipleOf"},
+    {'s', "{\"type\":\"number\",\"multipleOf\":-0.5}", "multipleOf"},
+    {'s', "{\"type\":\"number\",\"multipleOf\":0}", "multipleOf"},
+    {'s', "{\"type\":\"number\",\"multipleOf\":\"1\"}", "multipleOf"},
+    {'s', "{\"type\":\"number\",\"multipleOf\":1e-16}", "multipleOf"},
+    {'s', "{\"enum\":[0.3],\"multipleOf\":0.1}", "enum or const"},
+    {'s', "{\"not\":{\"type\":\"string\",\"nullable\":true}}", "not"},
     {'s', "{\"allOf\":[]}", "allOf"},
     {'s', "{\"enum\":[1],\"minimum\":2}", "no text"},
     {'s', "{\"enum\":[18446744073709551616],\"type\":\"string\"}", "no text"},
@@ -649,11 +714,11 @@ static void test_depth(void **v)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_texts),        cmocka_unit_test(test_refused),
-        cmocka_unit_test(test_many_strings), cmocka_unit_test(test_refused_sizes),
-        cmocka_unit_test(test_masks),        cmocka_unit_test(test_specials),
-        cmocka_unit_test(test_depth),        cmocka_unit_test(test_full),
-        cmocka_unit_test(test_long_list),
+        cmocka_unit_test(test_texts),         cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_many_strings),  cmocka_unit_test(test_long_strings),
+        cmocka_unit_test(test_refused_sizes), cmocka_unit_test(test_masks),
+        cmocka_unit_test(test_specials),      cmocka_unit_test(test_depth),
+        cmocka_unit_test(test_full),          cmocka_unit_test(test_long_list),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }
