@@ -354,6 +354,28 @@ static void ratios(struct hzp_page *p, const struct hzp_ratio_stats *r)
     hzp_page_gauge(p, "hzpserve_train_entropy", r->entropy / n, "Mean entropy of these tokens.");
 }
 
+/* What training makes of the device. */
+static void use(struct hzp_page *p, const struct hzp_trainer_stats *t)
+{
+    hzp_page_head(p, "hzpserve_train_operations_total", "counter",
+                  "Operations of products and attention; of the model: without repetitions.");
+    hzp_page_labelled(p, "of", "model", (double)t->operations.model);
+    hzp_page_labelled(p, "of", "hardware", (double)t->operations.hardware);
+    hzp_page_counter(p, "hzpserve_train_lost_device_seconds_total", (double)t->lost_ns * 1e-9,
+                     "Device time of training that was undone, or spent on the gate.");
+    if (t->device_ns)
+        hzp_page_gauge(p, "hzpserve_train_goodput", 1 - (double)t->lost_ns / (double)t->device_ns,
+                       "Part of training's device time that was not lost.");
+    if (!isfinite(t->mfu))
+        return;
+    hzp_page_gauge(p, "hzpserve_train_peak_flops", t->peak * 1e9,
+                   "Operations per second of the fastest product of training so far.");
+    hzp_page_head(p, "hzpserve_train_mfu", "gauge",
+                  "The newest update's operations over its time, as a part of the peak.");
+    hzp_page_labelled(p, "of", "model", t->mfu);
+    hzp_page_labelled(p, "of", "hardware", t->hfu);
+}
+
 /* When the examples that wait will have been learned. */
 static void when_learned(struct hzp_page *p, const struct hzp_engine *e,
                          const struct hzp_state_stats *kept)
@@ -397,6 +419,7 @@ static void training(struct hzp_page *p, struct hzp_server *server)
                      "Tokens computed for training.");
     hzp_page_counter(p, "hzpserve_train_device_seconds_total", (double)t.device_ns * 1e-9,
                      "Device time of training.");
+    use(p, &t);
     hzp_page_gauge(p, "hzpserve_train_optimizer_step", (double)t.optimizer_step,
                    "The newest optimizer step.");
     if (isfinite(t.loss))
