@@ -25,8 +25,8 @@ import torch
 from transformers import AutoModelForCausalLM
 
 FAMILIES = ("llama", "mistral", "qwen2", "qwen3", "granite", "smollm3", "phi3", "ministral3", "olmo2",
-            "gemma2", "gemma3_text", "olmo3")
-CLASSES = {"olmo2": "Olmo2", "gemma2": "Gemma2", "gemma3_text": "Gemma3", "olmo3": "Olmo3",
+            "gemma2", "gemma3_text", "olmo3", "glm", "glm4")
+CLASSES = {"glm": "Glm", "glm4": "Glm4", "olmo2": "Olmo2", "gemma2": "Gemma2", "gemma3_text": "Gemma3", "olmo3": "Olmo3",
            "llama": "Llama", "mistral": "Mistral", "qwen2": "Qwen2", "qwen3": "Qwen3",
            "granite": "Granite", "smollm3": "SmolLM3", "phi3": "Phi3", "ministral3": "Ministral3"}
 
@@ -87,13 +87,13 @@ def configuration(draw, family, layers=None):
     heads, kv_heads = draw.choice([(1, 1), (2, 1), (2, 2), (3, 1), (3, 3), (4, 2)])
     dim = draw.choice([6, 8])
     gemma = family.startswith("gemma")
-    nested = family in ("qwen3", "ministral3") or gemma  # the head's width is its own
+    nested = family in ("qwen3", "ministral3", "glm", "glm4") or gemma  # the head's width is its own
     width = draw.choice([18, 22]) if nested else heads * dim
     width = draw.choice([18, 24]) if gemma else width  # transformers wants a multiple of heads
     if gemma and width % heads:
         heads, kv_heads = 2, draw.choice([1, 2])
     layers = layers or draw.choice([2, 3])
-    partial = draw.choice([1.0, 4 / dim]) if family == "phi3" else 1.0
+    partial = draw.choice([1.0, 4 / dim]) if family in ("phi3", "glm", "glm4") else 1.0
     config = {
         "architectures": [CLASSES[family] + "ForCausalLM"], "model_type": family,
         "rms_norm_eps": draw.choice([1e-6, 1e-5]), "rope_theta": draw.choice([500.0, 10000.0]),
@@ -118,6 +118,9 @@ def configuration(draw, family, layers=None):
     if family == "smollm3":
         config |= draw.choice([{"no_rope_layers": [draw.randrange(2) for _ in range(layers)]},
                                {"no_rope_layer_interval": 2}])
+    if family in ("glm", "glm4"):
+        # where keys do not turn, their biases have a gradient of 0
+        config |= {"partial_rotary_factor": partial, "attention_bias": partial == 1.0}
     if family == "phi3":
         config |= {"partial_rotary_factor": partial, "original_max_position_embeddings": 1024}
     return {key: value for key, value in config.items()

@@ -363,6 +363,8 @@ static int read_all(const struct hzp_config_source *src, struct hzp_model_config
         return refuse_family(src, type);
     snprintf(c->family, sizeof(c->family), "%s", family->model_type);
     c->qkv_bias = family->qkv_bias;
+    if (family->bias_field)
+        HZP_TRY(hzp_config_bool(src, "attention_bias", true, &c->qkv_bias));
     c->qk_norm = family->qk_norm;
     c->qk_norm_full = family->qk_norm_full;
     c->norm_after = family->norm_after;

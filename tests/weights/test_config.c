@@ -77,6 +77,12 @@ static void test_kinds(void **state)
     assert_int_equal(c.rotary, 4);
     read_bad(TINY("phi3", ", \"partial_rotary_factor\": 0.5"), HZP_EFORMAT, "partial_rotary_factor",
              "even");
+    c = read_good(TINY("glm4", ", \"head_dim\": 8"), NULL);
+    assert_true(c.rotary == 4 && c.neighbours && c.qkv_bias && c.norm_after && !c.no_norm_before);
+    c = read_good(TINY("glm", ", \"head_dim\": 8, \"attention_bias\": false"), NULL);
+    assert_true(c.neighbours && !c.qkv_bias && !c.norm_after);
+    read_bad(TINY("glm", ", \"attention_bias\": 1"), HZP_EFORMAT, "attention_bias", "");
+    read_bad(TINY("glm4", ", \"head_dim\": 6"), HZP_EFORMAT, "partial_rotary_factor", "even");
     c = read_good(TINY("ministral3", ", \"head_dim\": 6, \"rope_parameters\": {\"rope_type\": "
                                      "\"yarn\", \"factor\": 4, \"llama_4_scaling_beta\": 0.1, "
                                      "\"original_max_position_embeddings\": 16}"),
@@ -112,7 +118,7 @@ static void test_families(void **state)
                                                     : 1e4;
         assert_float_equal(c.norm_eps * residual * residual, 1e-5, 1e-11);
         assert_float_equal(c.rope_theta, theta, 0);
-        assert_int_equal(c.qkv_bias, qwen2);
+        assert_int_equal(c.qkv_bias, qwen2 || !strcmp(c.family, "glm4"));
         assert_int_equal(c.qk_norm, qwen3 || gemma3);
         assert_int_equal(c.tied, strstr(tiny_models[i], "embeddings\": true") != NULL);
         assert_int_equal(c.disk_type, HZP_F32);
