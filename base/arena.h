@@ -6,8 +6,7 @@
  *
  * Thread: the owner's.
  */
-#ifndef HZP_BASE_ARENA_H
-#define HZP_BASE_ARENA_H
+#pragma once
 
 #include "base/base.h"
 
@@ -42,5 +41,3 @@ char *hzp_xstrdup(const char *text);
  * one of at least twice the room with the same contents.  *room: elements it has room for; 0 with
  * array NULL at first. */
 void *hzp_xgrow(void *array, int32_t *room, int32_t need, size_t size);
-
-#endif

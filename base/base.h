@@ -6,8 +6,7 @@
  *
  * Thread: any.
  */
-#ifndef HZP_BASE_BASE_H
-#define HZP_BASE_BASE_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -50,6 +49,4 @@ HZP_NORETURN void hzp_assert_fail(const char *file, int line, const char *condit
 #define HZP_DEBUG_ASSERT(condition) HZP_ASSERT(condition)
 #else
 #define HZP_DEBUG_ASSERT(condition) ((void)sizeof(condition))
-#endif
-
 #endif

@@ -7,8 +7,7 @@
  *
  * Thread: any; one at a time per trace.
  */
-#ifndef HZP_BASE_CHROME_H
-#define HZP_BASE_CHROME_H
+#pragma once
 
 #include "base/base.h"
 
@@ -42,5 +41,3 @@ void hzp_chrome_span(struct hzp_chrome *c, const struct hzp_chrome_span *span);
 
 /* Appends events that another trace has written without an array; size 0: none. */
 void hzp_chrome_add(struct hzp_chrome *c, const char *events, size_t size);
-
-#endif

@@ -6,8 +6,7 @@
  *
  * Thread: any; pure.
  */
-#ifndef HZP_BASE_DECIMAL_H
-#define HZP_BASE_DECIMAL_H
+#pragma once
 
 #include "base/base.h"
 
@@ -15,5 +14,3 @@
  * optional exponent.  Returns a pointer to what follows it; NULL: text does not begin with a
  * number, or it is too large for a double, and *ret is untouched.  In "0x10" the number is 0. */
 const char *hzp_decimal(const char *text, double *ret);
-
-#endif

@@ -8,8 +8,7 @@
  *
  * Thread: any.
  */
-#ifndef HZP_BASE_ERR_H
-#define HZP_BASE_ERR_H
+#pragma once
 
 #include "base/base.h"
 
@@ -71,5 +70,3 @@ void hzp_err_trace(int code, const char *file, int line, const char *call);
             goto out;                                                                              \
         }                                                                                          \
     } while (0)
-
-#endif

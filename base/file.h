@@ -6,8 +6,7 @@
  *
  * Thread: any.
  */
-#ifndef HZP_BASE_FILE_H
-#define HZP_BASE_FILE_H
+#pragma once
 
 #include "base/err.h"
 
@@ -39,5 +38,3 @@ int hzp_dir_make(const char *path, size_t *ret_existed, struct hzp_err_text *ret
 
 /* Removes the directories that hzp_dir_make created, as far as they are empty. */
 void hzp_dir_unmake(const char *path, size_t existed);
-
-#endif

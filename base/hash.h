@@ -4,13 +4,10 @@
  *
  * Thread: any; pure.
  */
-#ifndef HZP_BASE_HASH_H
-#define HZP_BASE_HASH_H
+#pragma once
 
 #include "base/base.h"
 
 /* FNV-1a, continued from hash; begin with HZP_FNV. */
 #define HZP_FNV 0xcbf29ce484222325u
 uint64_t hzp_fnv(uint64_t hash, const void *data, size_t size);
-
-#endif

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "base/json.h"
 
+#include "base/utf8.h"
+
 #include <errno.h>
 #include <math.h>
 #include <stdio.h>
@@ -60,23 +62,7 @@ static const char *skip_blanks(const char *p, const char *end)
     return p;
 }
 
-/* Bytes of the character at p; 0: it is not UTF-8. */
-static size_t character(const char *p, const char *end)
-{
-    const uint8_t *c = (const uint8_t *)p;
-    size_t n = *c < 0x80 ? 1 : *c < 0xC2 ? 0 : *c < 0xE0 ? 2 : *c < 0xF0 ? 3 : *c < 0xF5 ? 4 : 0;
-    if (!n || (size_t)(end - p) < n)
-        return 0;
-    for (size_t i = 1; i < n; i++)
-        if ((c[i] & 0xC0) != 0x80)
-            return 0;
-    bool wrong = (*c == 0xE0 && c[1] < 0xA0) || (*c == 0xED && c[1] >= 0xA0) ||
-                 (*c == 0xF0 && c[1] < 0x90) || (*c == 0xF4 && c[1] >= 0x90);
-    return wrong ? 0 : n;
-}
-
-/* The four hexadecimal digits at p; -1: there are none. */
-static int32_t hex4(const char *p, const char *end)
+int32_t hzp_json_hex4(const char *p, const char *end)
 {
     int32_t code = 0;
     if (end - p < 4)
@@ -94,30 +80,6 @@ static int32_t hex4(const char *p, const char *end)
     return code;
 }
 
-static size_t put_code(char *to, int32_t code)
-{
-    if (code < 0x80) {
-        to[0] = (char)code;
-        return 1;
-    }
-    if (code < 0x800) {
-        to[0] = (char)(0xC0 | code >> 6);
-        to[1] = (char)(0x80 | (code & 0x3F));
-        return 2;
-    }
-    if (code < 0x10000) {
-        to[0] = (char)(0xE0 | code >> 12);
-        to[1] = (char)(0x80 | (code >> 6 & 0x3F));
-        to[2] = (char)(0x80 | (code & 0x3F));
-        return 3;
-    }
-    to[0] = (char)(0xF0 | code >> 18);
-    to[1] = (char)(0x80 | (code >> 12 & 0x3F));
-    to[2] = (char)(0x80 | (code >> 6 & 0x3F));
-    to[3] = (char)(0x80 | (code & 0x3F));
-    return 4;
-}
-
 /* What stands behind a backslash, at r->at, which moves behind it; -1: nothing that JSON has. */
 static int32_t escape(struct reader *r)
 {
@@ -127,14 +89,14 @@ static int32_t escape(struct reader *r)
         r->at++;
         return codes[found - letters];
     }
-    int32_t code = r->at < r->end && *r->at == 'u' ? hex4(r->at + 1, r->end) : -1;
+    int32_t code = r->at < r->end && *r->at == 'u' ? hzp_json_hex4(r->at + 1, r->end) : -1;
     if (code < 0)
         return -1;
     r->at += 5;
     if (code < 0xD800 || code > 0xDFFF)
         return code;
     if (code <= 0xDBFF && r->end - r->at >= 6 && r->at[0] == '\\' && r->at[1] == 'u') {
-        int32_t low = hex4(r->at + 2, r->end);
+        int32_t low = hzp_json_hex4(r->at + 2, r->end);
         if (low >= 0xDC00 && low <= 0xDFFF) {
             r->at += 6;
             return 0x10000 + ((code - 0xD800) << 10) + (low - 0xDC00);
@@ -167,7 +129,7 @@ static bool read_string(struct reader *r, size_t *ret_bytes)
         const char *from = r->at;
         size_t bytes = 1;
         while (r->at < r->end && *r->at != '"' && *r->at != '\\' && (uint8_t)*r->at >= 0x20 &&
-               (bytes = character(r->at, r->end)) > 0)
+               (bytes = hzp_utf8_bytes(r->at, r->end)) > 0)
             r->at += bytes;
         size_t plain = (size_t)(r->at - from);
         if (!grow(r, n, plain + 5))
@@ -187,7 +149,7 @@ static bool read_string(struct reader *r, size_t *ret_bytes)
             fail(r, from, "an escape that JSON does not have");
             return false;
         }
-        n += put_code(r->scratch + n, code);
+        n += (size_t)hzp_utf8_put(r->scratch + n, (uint32_t)code);
     }
     if (r->at == r->end) {
         fail(r, r->at, "a string without end");

@@ -16,8 +16,7 @@
  *
  * Thread: any.
  */
-#ifndef HZP_BASE_JSON_H
-#define HZP_BASE_JSON_H
+#pragma once
 
 #include "base/base.h"
 
@@ -76,4 +75,5 @@ json_t *hzp_json_copy(const json_t *value);
  * jansson's.  NULL: no memory. */
 char *hzp_json_dumps(const json_t *value, size_t flags);
 
-#endif
+/* The four hexadecimal digits at p; -1: there are none. */
+int32_t hzp_json_hex4(const char *p, const char *end);

@@ -7,8 +7,7 @@
  *
  * Thread: any.
  */
-#ifndef HZP_BASE_JSON_FILE_H
-#define HZP_BASE_JSON_FILE_H
+#pragma once
 
 #include "base/err.h"
 #include "base/json.h"
@@ -17,5 +16,3 @@
  * HZP_JSON_UNIQUE or 0.  HZP_ENOENT, HZP_EIO, HZP_EFORMAT (with line and reason). */
 int hzp_json_read(const char *path, size_t size_max, int flags, json_t **ret,
                   struct hzp_err_text *reterr);
-
-#endif

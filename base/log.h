@@ -18,8 +18,7 @@
  *
  * Thread: any; a line is one write, so lines of two threads never mix.
  */
-#ifndef HZP_BASE_LOG_H
-#define HZP_BASE_LOG_H
+#pragma once
 
 #include "base/base.h"
 #include "base/err.h"
@@ -62,5 +61,3 @@ bool hzp_log_enabled(enum hzp_log_level level, const char *subsystem);
 /* subsystem: one of HZP_LOG_SUBSYSTEMS; format: "event key=%d". */
 void hzp_log(enum hzp_log_level level, const char *subsystem, const char *format, ...)
     HZP_PRINTF(3, 4);
-
-#endif

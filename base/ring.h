@@ -8,8 +8,7 @@
  *
  * Thread: push any; pop the one consumer.
  */
-#ifndef HZP_BASE_RING_H
-#define HZP_BASE_RING_H
+#pragma once
 
 #include "base/base.h"
 
@@ -25,5 +24,3 @@ int hzp_ring_push(struct hzp_ring *ring, void *item);
 
 /* Removes the oldest item and returns it to the caller; NULL: the ring is empty. */
 void *hzp_ring_pop(struct hzp_ring *ring);
-
-#endif

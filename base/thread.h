@@ -6,8 +6,7 @@
  *
  * Thread: any.
  */
-#ifndef HZP_BASE_THREAD_H
-#define HZP_BASE_THREAD_H
+#pragma once
 
 #include "base/base.h"
 
@@ -141,5 +140,3 @@ void hzp_wake_poke(struct hzp_wake *wake);
 /* Waits until poked or for at most wait_ns (UINT64_MAX: without limit); clears the poke.
  * True: it was poked. */
 bool hzp_wake_wait(struct hzp_wake *wake, uint64_t wait_ns);
-
-#endif

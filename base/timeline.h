@@ -14,8 +14,7 @@
  * Thread: open, close, read: any.  What has a track as its argument otherwise: the track's writer,
  * one thread at a time.
  */
-#ifndef HZP_BASE_TIMELINE_H
-#define HZP_BASE_TIMELINE_H
+#pragma once
 
 #include "base/chrome.h"
 #include "base/err.h"
@@ -55,5 +54,3 @@ void hzp_timeline_doing(struct hzp_doing *ret);
  * to their times.  At most about `bytes` bytes, the newest ones of each track. */
 void hzp_timeline_write(struct hzp_chrome *chrome, int pid, uint64_t from_ns, int64_t ahead_ns,
                         size_t bytes);
-
-#endif

@@ -3,9 +3,6 @@
  *
  * Thread: any.
  */
-#ifndef HZP_BASE_VERSION_H
-#define HZP_BASE_VERSION_H
+#pragma once
 
 #define HZP_VERSION_TEXT "0.1.0"
-
-#endif

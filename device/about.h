@@ -5,8 +5,7 @@
  * Invariant: texts are not truncated; facts that cannot be determined are left out.
  * Thread: any.
  */
-#ifndef HZP_DEVICE_ABOUT_H
-#define HZP_DEVICE_ABOUT_H
+#pragma once
 
 #include "base/err.h"
 
@@ -46,5 +45,3 @@ void hzp_device_id_text(const void *uuid, char ret[40]);
 /* Appends to a list of facts; no effect if the list is full. */
 void hzp_fact_add(struct hzp_fact *list, int *count, const char *name, const char *format, ...)
     HZP_PRINTF(4, 5);
-
-#endif

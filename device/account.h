@@ -5,8 +5,7 @@
  *
  * Thread: any.
  */
-#ifndef HZP_DEVICE_ACCOUNT_H
-#define HZP_DEVICE_ACCOUNT_H
+#pragma once
 
 #include "base/base.h"
 
@@ -20,5 +19,3 @@ size_t hzp_account_bytes(void);
 /* Bytes of host memory this process may use: the machine's, or the cgroup's limit if that is
  * less. */
 size_t hzp_host_mem_total(void);
-
-#endif

@@ -6,8 +6,7 @@
  *
  * Thread: as device/device.h says for the function in front of it; engine where it says nothing.
  */
-#ifndef HZP_DEVICE_BACKEND_H
-#define HZP_DEVICE_BACKEND_H
+#pragma once
 
 #include "device/device.h"
 
@@ -107,11 +106,19 @@ extern const struct hzp_backend hzp_backend_cuda, hzp_backend_cpu, hzp_backend_r
 struct hzp_fallbacks *hzp_fallbacks_create(const char *backend, int ordinal, const char *id);
 void hzp_fallbacks_destroy(struct hzp_fallbacks *fallbacks); /* NULL: no effect */
 
+/* Whether a variable of the environment is set, and not 0. */
+bool hzp_env_on(const char *name);
+
+/* What the front end tells the trace of a device that has one (device/trace.h): a lane was opened;
+ * an op was issued at begin_ns and gave r; a copy was.  The latter two return the outcome. */
+void hzp_trace_lane(struct hzp_lane *lane);
+int hzp_trace_op(struct hzp_lane *lane, enum hzp_op op, const void *args, uint64_t begin_ns, int r);
+int hzp_trace_copy(struct hzp_lane *lane, size_t size, uint64_t begin_ns);
+
 /* Fills a table with the reference implementation of every op; a host backend then replaces
  * some. */
 void hzp_ref_fill(hzp_op_fn *op[HZP_OP_COUNT]);
 
 #ifdef __cplusplus
 }
-#endif
 #endif

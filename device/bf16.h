@@ -6,8 +6,7 @@
  *
  * Thread: any.  C17, C++17 and CUDA.
  */
-#ifndef HZP_DEVICE_BF16_H
-#define HZP_DEVICE_BF16_H
+#pragma once
 
 #include <stdint.h>
 #include <string.h>
@@ -60,5 +59,3 @@ HZP_INLINE void hzp_master_split(float master, uint16_t *ret_hi, int16_t *ret_re
     *ret_hi = (uint16_t)((bits + 0x8000u) >> 16);
     *ret_residual = (int16_t)(uint16_t)(bits & 0xffffu);
 }
-
-#endif

@@ -6,13 +6,10 @@
  *
  * Thread: any.
  */
-#ifndef HZP_DEVICE_COLLECTIVE_H
-#define HZP_DEVICE_COLLECTIVE_H
+#pragma once
 
 #include "device/device.h"
 #include "mesh/link.h"
 
 /* args are valid (hzp_op_validate).  Nothing is to be moved if ret->count is 0. */
 void hzp_collective_transfer(const struct hzp_collective_args *args, struct hzp_transfer *ret);
-
-#endif

@@ -24,7 +24,7 @@ struct front_fence {
     struct hzp_fence *inner; /* the backend's; NULL: its ops end at issue */
 };
 
-static bool env_on(const char *name)
+bool hzp_env_on(const char *name)
 {
     const char *value = getenv(name);
     return value && *value && strcmp(value, "0") != 0;
@@ -61,7 +61,7 @@ int hzp_device_alloc(struct hzp_device *dev, enum hzp_mem where, size_t size, vo
         return HZP_ENOMEM;
     size = HZP_ROUND_UP(HZP_MAX(size, (size_t)1), (size_t)4096);
     HZP_TRY(dev->backend->mem_alloc(dev, where, size, &ptr));
-    if (env_on("HZP_POISON")) {
+    if (hzp_env_on("HZP_POISON")) {
         int r = HZP_OK;
         if (where == HZP_MEM_HOST)
             memset(ptr, 0xff, size); /* NaN in every floating-point type */
@@ -85,7 +85,7 @@ int hzp_device_zero(struct hzp_device *dev, void *ptr, size_t size)
 
 int hzp_device_touch(struct hzp_device *dev, void *ptr, size_t size)
 {
-    bool there = !dev->backend->host_memory || env_on("HZP_POISON");
+    bool there = !dev->backend->host_memory || hzp_env_on("HZP_POISON");
     return there ? HZP_OK : hzp_device_zero(dev, ptr, size);
 }
 
@@ -105,6 +105,8 @@ int hzp_lane_open(struct hzp_device *dev, enum hzp_bound use, struct hzp_lane **
     lane->use = use;
     if (!dev->backend->fence_record)
         lane->inlined = true;
+    if (dev->trace)
+        hzp_trace_lane(lane);
     *ret = lane;
     return HZP_OK;
 }
@@ -121,8 +123,7 @@ bool hzp_device_host_memory(const struct hzp_device *dev)
 
 bool hzp_device_computes(const struct hzp_device *dev)
 {
-    /* a traced device has the same backend name */
-    return strcmp(dev->backend->name, hzp_backend_sim.name) != 0;
+    return dev->backend != &hzp_backend_sim;
 }
 
 bool hzp_device_queues(const struct hzp_device *dev)
@@ -176,7 +177,10 @@ int hzp_lane_issue(struct hzp_lane *lane, enum hzp_op op, const void *args)
         HZP_ASSERT(!"a valid op");
     }
 #endif
-    return lane->dev->op[op](lane, args);
+    struct hzp_trace *trace = lane->dev->trace;
+    uint64_t begin_ns = trace ? hzp_device_now_ns(lane->dev) : 0;
+    int r = lane->dev->op[op](lane, args);
+    return trace ? hzp_trace_op(lane, op, args, begin_ns, r) : r;
 }
 
 int hzp_lane_copy(struct hzp_lane *lane, void *dst, const void *src, size_t size)
@@ -185,10 +189,12 @@ int hzp_lane_copy(struct hzp_lane *lane, void *dst, const void *src, size_t size
     const struct hzp_backend *backend = lane->dev->backend;
     if (size == 0)
         return HZP_OK;
+    uint64_t begin_ns = lane->dev->trace ? hzp_device_now_ns(lane->dev) : 0;
     if (backend->copy)
-        return backend->copy(lane, dst, src, size);
-    memmove(dst, src, size);
-    return HZP_OK;
+        HZP_TRY(backend->copy(lane, dst, src, size));
+    else
+        memmove(dst, src, size);
+    return lane->dev->trace ? hzp_trace_copy(lane, size, begin_ns) : HZP_OK;
 }
 
 int hzp_lane_wait(struct hzp_lane *lane, struct hzp_fence *fence)
@@ -260,7 +266,7 @@ bool hzp_device_has_codes(const struct hzp_device *dev)
 
 bool hzp_device_has_graphs(const struct hzp_device *dev)
 {
-    return dev->backend->graph_begin;
+    return dev->backend->graph_begin && !dev->trace;
 }
 
 bool hzp_device_cuts_graphs(const struct hzp_device *dev)
@@ -278,7 +284,7 @@ int hzp_graph_begin(struct hzp_lane *const *lane, int lanes)
 {
     HZP_ASSERT(lanes >= 1 && lanes <= HZP_GRAPH_LANES_MAX);
     const struct hzp_backend *backend = lane[0]->dev->backend;
-    return backend->graph_begin ? backend->graph_begin(lane, lanes) : HZP_EUNSUP;
+    return hzp_device_has_graphs(lane[0]->dev) ? backend->graph_begin(lane, lanes) : HZP_EUNSUP;
 }
 
 int hzp_graph_end(struct hzp_lane *lane, struct hzp_graph **ret)

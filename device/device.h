@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* device/device.h - the interface for computing: devices, lanes, fences and graphs.
  *
- * Backends: ref (plain C, the specification), cpu, cuda, sim (no arithmetic, virtual clock), and
- * trace, which wraps any other; device/backend.h is the interface of a backend.  Callers use
- * hzp_device_*, hzp_lane_* and hzp_fence_*; those check arguments once (debug builds: every op
- * through hzp_op_validate), so a backend may assume valid arguments.
+ * Backends: ref (plain C, the specification), cpu, cuda, sim (no arithmetic, virtual clock);
+ * device/backend.h is the interface of a backend.  Callers use hzp_device_*, hzp_lane_* and
+ * hzp_fence_*; those check arguments once (debug builds: every op through hzp_op_validate), so a
+ * backend may assume valid arguments.
  *
  * A lane is an ordered queue with a share of the device's cores (SMs); lanes run in parallel. At
  * issue, an op's arguments are copied, or the op has ended when issue returns; the memory its
@@ -12,8 +12,7 @@
  *
  * Thread: engine.  A device belongs to one thread for life.
  */
-#ifndef HZP_DEVICE_DEVICE_H
-#define HZP_DEVICE_DEVICE_H
+#pragma once
 
 #include "base/err.h"
 #include "device/ops.h"
@@ -53,6 +52,7 @@ struct hzp_device {
     int threads;                     /* number of cores: threads, SMs */
     char label[96];                  /* "AMD EPYC, 2 threads, avx512" */
     struct hzp_fallbacks *fallbacks; /* device/fallback.h; NULL while it is opened or closed */
+    struct hzp_trace *trace;         /* device/trace.h; NULL: none */
 };
 
 /* The first member of every backend's own lane struct. */
@@ -61,6 +61,7 @@ struct hzp_lane {
     enum hzp_bound use;
     bool inlined; /* currently: its ops end before issue returns */
     int16_t most; /* cores (SMs) that its next ops use at most: hzp_lane_limit; 0: all it has */
+    int number;   /* in a trace */
 };
 
 /* HZP_EUNSUP: not compiled in, or the hardware is missing; HZP_EINVAL: no such backend. */
@@ -220,5 +221,4 @@ uint64_t hzp_device_now_ns(struct hzp_device *dev);
 
 #ifdef __cplusplus
 }
-#endif
 #endif

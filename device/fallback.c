@@ -12,7 +12,7 @@
 #include <unistd.h>
 
 #include "base/arena.h"
-#include "base/file.h"
+#include "base/cache.h"
 #include "base/log.h"
 #include "base/thread.h"
 #include "device/backend.h"
@@ -30,10 +30,7 @@ struct hzp_fallbacks {
     struct hzp_fallback_shape shape[HZP_FALLBACK_SHAPES_MAX];
     int shapes;
     bool changed;
-    struct hzp_wake wake; /* wakes the writer */
-    pthread_t writer;
-    bool writes; /* the writer thread was started */
-    atomic_bool ends;
+    struct hzp_saver saver;
 };
 
 static const char *const names[] = {
@@ -52,38 +49,15 @@ const char *hzp_fallback_name(enum hzp_fallback kind)
 /* False: there is no place for it. */
 static bool path_of(const char *backend, int ordinal, const char *id, char ret[PATH])
 {
-    const char *cache = getenv("XDG_CACHE_HOME"), *rest = "";
     char number[16];
     snprintf(number, sizeof(number), "%d", ordinal);
-    if (!cache || cache[0] != '/') {
-        cache = getenv("HOME");
-        rest = "/.cache";
-    }
-    int n = -1;
-    if (cache && cache[0] == '/')
-        n = snprintf(ret, PATH, "%s%s/hzpserve/fallbacks-%s-%s", cache, rest, backend,
-                     id[0] ? id : number);
-    if (n < 0 || n >= PATH)
-        ret[0] = 0;
-    return ret[0] != 0;
-}
-
-/* Creates the folder of the file, and the one above it.  If it fails, so does the write. */
-static void folders_make(const char *path)
-{
-    char folder[PATH];
-    snprintf(folder, sizeof(folder), "%s", path);
-    *strrchr(folder, '/') = 0;
-    char *name = strrchr(folder, '/');
-    *name = 0;
-    mkdir(folder, 0700);
-    *name = '/';
-    mkdir(folder, 0700);
+    return hzp_cache_path(ret, PATH, "fallbacks-%s-%s", backend, id[0] ? id : number);
 }
 
 /* Writes what has changed; a copy is made under the lock, so that counting waits for no disk. */
-static void save(struct hzp_fallbacks *f)
+static void save(void *ctx)
 {
+    struct hzp_fallbacks *f = ctx;
     char *text = hzp_xmalloc(HZP_FALLBACK_SHAPES_MAX * LINE);
     size_t size = (size_t)snprintf(text, LINE, "%s", MAGIC);
     hzp_lock_take(&f->lock);
@@ -97,30 +71,10 @@ static void save(struct hzp_fallbacks *f)
                              names[s->kind], s->m, s->n, s->k, s->count, s->last, s->reason);
     }
     hzp_lock_release(&f->lock);
-    if (changed) {
-        folders_make(f->path);
-        struct hzp_err_text why; /* what cannot be kept is still counted and logged */
-        char own[PATH + 16];     /* another process may write at the same time */
-        snprintf(own, sizeof(own), "%s.%ld", f->path, (long)getpid());
-        if (hzp_file_put(own, text, size, &why) < 0)
-            hzp_log(HZP_LOG_DEBUG, "engine", "fallbacks are not kept: %s", why.text);
-        else if (rename(own, f->path) < 0)
-            unlink(own);
-    }
+    struct hzp_err_text why; /* what cannot be kept is still counted and logged */
+    if (changed && f->path[0] && hzp_cache_put(f->path, text, size, &why) < 0)
+        hzp_log(HZP_LOG_DEBUG, "engine", "fallbacks are not kept: %s", why.text);
     free(text);
-}
-
-static void *writer_main(void *arg)
-{
-    struct hzp_fallbacks *f = arg;
-    while (!atomic_load(&f->ends)) {
-        hzp_wake_wait(&f->wake, UINT64_MAX);
-        uint64_t now = hzp_now_ns(), until = now + GATHER_NS;
-        for (; now < until && !atomic_load(&f->ends); now = hzp_now_ns())
-            hzp_wake_wait(&f->wake, until - now);
-        save(f);
-    }
-    return NULL;
 }
 
 static bool kind_of(const char *name, enum hzp_fallback *ret)
@@ -168,7 +122,7 @@ struct hzp_fallbacks *hzp_fallbacks_create(const char *backend, int ordinal, con
 {
     struct hzp_fallbacks *f = hzp_xcalloc(1, sizeof(*f));
     hzp_lock_init(&f->lock, HZP_LOCK_FALLBACKS);
-    hzp_wake_init(&f->wake);
+    hzp_saver_init(&f->saver, "hzp-slower", GATHER_NS, save, f);
     if (path_of(backend, ordinal, id, f->path))
         unlink(f->path); /* the previous run's, if there is one */
     return f;
@@ -178,13 +132,7 @@ void hzp_fallbacks_destroy(struct hzp_fallbacks *f)
 {
     if (!f)
         return;
-    atomic_store(&f->ends, true);
-    hzp_wake_poke(&f->wake);
-    if (f->writes)
-        pthread_join(f->writer, NULL);
-    if (f->path[0])
-        save(f);
-    hzp_wake_fini(&f->wake);
+    hzp_saver_fini(&f->saver);
     hzp_lock_fini(&f->lock);
     free(f);
 }
@@ -223,11 +171,8 @@ void hzp_device_fallback(struct hzp_device *dev, enum hzp_fallback kind, int32_t
         return; /* the device is being opened or closed */
     atomic_fetch_add_explicit(&f->count[kind], 1, memory_order_relaxed);
     bool new = remember(f, kind, m, n, k, reason);
-    if (f->path[0]) {
-        if (!f->writes) /* if the thread cannot be started, closing writes the file */
-            f->writes = hzp_thread_start(&f->writer, "hzp-slower", writer_main, f) == HZP_OK;
-        hzp_wake_poke(&f->wake);
-    }
+    if (f->path[0])
+        hzp_saver_poke(&f->saver);
     if (!new)
         return;
     hzp_log(HZP_LOG_WARN, dev->backend->name,

@@ -12,8 +12,7 @@
  * it is launched.
  * Thread: engine adds; any thread reads.
  */
-#ifndef HZP_DEVICE_FALLBACK_H
-#define HZP_DEVICE_FALLBACK_H
+#pragma once
 
 #include "device/device.h"
 
@@ -66,5 +65,4 @@ int hzp_fallbacks_last(const char *backend, int ordinal, const char *id,
 
 #ifdef __cplusplus
 }
-#endif
 #endif

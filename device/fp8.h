@@ -10,8 +10,7 @@
  *
  * Thread: any.  C17, C++17 and CUDA.
  */
-#ifndef HZP_DEVICE_FP8_H
-#define HZP_DEVICE_FP8_H
+#pragma once
 
 #include "device/bf16.h"
 
@@ -52,5 +51,3 @@ HZP_INLINE float hzp_e4m3_scale(uint32_t largest)
     float scale = hzp_f32_from_bits(largest) / HZP_E4M3_MAX;
     return scale > 0x1p-126f ? scale : 0x1p-126f;
 }
-
-#endif

@@ -10,8 +10,7 @@
  *
  * Thread: any.
  */
-#ifndef HZP_DEVICE_METER_H
-#define HZP_DEVICE_METER_H
+#pragma once
 
 #include "device/ops.h"
 
@@ -24,5 +23,3 @@ struct hzp_meter {
 void hzp_meter_add(int meter, uint64_t ns, uint64_t work);
 void hzp_meter_read(struct hzp_meter ret[HZP_METER_COUNT]);
 const char *hzp_meter_name(int meter); /* the op's, or "link" */
-
-#endif

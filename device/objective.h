@@ -6,8 +6,7 @@
  *
  * Thread: any.  C17, C++17 and CUDA.
  */
-#ifndef HZP_DEVICE_OBJECTIVE_H
-#define HZP_DEVICE_OBJECTIVE_H
+#pragma once
 
 #include <math.h>
 
@@ -71,5 +70,3 @@ HZP_INLINE struct hzp_objective hzp_objective_of(const struct hzp_row_loss *how,
     }
     return o;
 }
-
-#endif

@@ -42,7 +42,7 @@ static int backend_open(const struct hzp_backend *backend, const struct hzp_devi
         hzp_fallbacks_create(backend->name, config->ordinal, backend->id ? backend->id(dev) : "");
     int r = table_check(dev, reterr);
     if (r >= 0 && hzp_trace_wanted())
-        r = hzp_trace_open(dev, &dev, reterr);
+        r = hzp_trace_open(dev, reterr);
     if (r < 0) {
         hzp_device_close(dev);
         return r;
@@ -136,6 +136,7 @@ void hzp_device_close(struct hzp_device *dev)
     struct hzp_fallbacks *fallbacks = dev->fallbacks;
     hzp_thread_disown_engine(dev);
     dev->fallbacks = NULL;
+    hzp_trace_close(dev->trace);
     dev->backend->close(dev);
     hzp_fallbacks_destroy(fallbacks);
 }

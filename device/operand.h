@@ -6,8 +6,7 @@
  *
  * Thread: any; pure.
  */
-#ifndef HZP_DEVICE_OPERAND_H
-#define HZP_DEVICE_OPERAND_H
+#pragma once
 
 #include "device/ops.h"
 
@@ -32,5 +31,3 @@ uintptr_t hzp_operand_end(const struct hzp_operand *operand);
 
 /* The operand is absent, or has no rows or no columns. */
 bool hzp_operand_empty(const struct hzp_operand *operand);
-
-#endif

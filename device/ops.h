@@ -13,8 +13,7 @@
  *
  * Thread: engine.  nvcc reads this header too: use only what C17 and C++17 share.
  */
-#ifndef HZP_DEVICE_OPS_H
-#define HZP_DEVICE_OPS_H
+#pragma once
 
 #include "base/base.h"
 
@@ -584,5 +583,4 @@ const char *hzp_op_validate(enum hzp_op op, const void *args);
 
 #ifdef __cplusplus
 }
-#endif
 #endif

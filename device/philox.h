@@ -8,8 +8,7 @@
  *
  * Thread: any.  C17, C++17 and CUDA.
  */
-#ifndef HZP_DEVICE_PHILOX_H
-#define HZP_DEVICE_PHILOX_H
+#pragma once
 
 #include <math.h>
 
@@ -85,5 +84,3 @@ HZP_INLINE uint64_t hzp_audit_mix(uint64_t i, uint64_t word)
 {
     return hzp_mix64(word + (i + 1) * 0x9e3779b97f4a7c15u);
 }
-
-#endif

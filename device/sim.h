@@ -3,16 +3,13 @@
  *
  * Thread: the device's.
  */
-#ifndef HZP_DEVICE_SIM_H
-#define HZP_DEVICE_SIM_H
+#pragma once
 
 #include "device/device.h"
 
-/* Whether this is the simulated device itself (a trace of it is not). */
+/* Whether this is the simulated device. */
 bool hzp_sim_is(const struct hzp_device *dev);
 
 /* Advances the clock to at_ns if that is later than now: the host has waited for something that is
  * not an op. */
 void hzp_sim_wait_until(struct hzp_device *dev, uint64_t at_ns);
-
-#endif

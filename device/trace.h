@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* device/trace.h - a device that wraps another: it times, waits for and checks each op.
+/* device/trace.h - times, waits for and checks each op of a device.  A traced device has no graphs.
  *
  * Selected by the environment, so that kernels and callers need no change:
  *   HZP_TRACE=file.json  writes every op and copy with lane, start, duration, bytes, flops, as a
@@ -10,16 +10,13 @@
  *
  * Thread: engine.
  */
-#ifndef HZP_DEVICE_TRACE_H
-#define HZP_DEVICE_TRACE_H
+#pragma once
 
 #include "device/device.h"
 
 /* Whether the environment selects tracing. */
 bool hzp_trace_wanted(void);
 
-/* Takes ownership of inner: closing *ret closes it.  On failure inner stays the caller's.  HZP_EIO:
- * the file cannot be written.  HZP_EINVAL: HZP_CHECK is not "nan". */
-int hzp_trace_open(struct hzp_device *inner, struct hzp_device **ret, struct hzp_err_text *reterr);
-
-#endif
+/* Sets dev->trace.  HZP_EIO: the file cannot be written.  HZP_EINVAL: HZP_CHECK is not "nan". */
+int hzp_trace_open(struct hzp_device *dev, struct hzp_err_text *reterr);
+void hzp_trace_close(struct hzp_trace *trace); /* while the device is open; NULL: no effect */

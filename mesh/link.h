@@ -27,8 +27,7 @@
  * Thread: one at a time, the one that opened the link or, while a plan runs, that of the lane with
  * the plan's collectives; unless a function says otherwise.
  */
-#ifndef HZP_MESH_LINK_H
-#define HZP_MESH_LINK_H
+#pragma once
 
 #include "base/err.h"
 
@@ -135,6 +134,19 @@ int hzp_link_poll(struct hzp_link *link, hzp_ticket ticket, struct hzp_err_text 
  * while the loop runs, but by the collective op.  On sim, the clock advances.  Not for several
  * ranks of one thread.  HZP_EIO. */
 int hzp_link_wait(struct hzp_link *link, hzp_ticket ticket, struct hzp_err_text *reterr);
+
+/* Posts and waits. */
+int hzp_link_move(struct hzp_link *link, const struct hzp_transfer *transfer,
+                  struct hzp_err_text *reterr);
+/* The same with bytes of host memory, on all ranks: root's to all; each rank's to all, by rank. */
+int hzp_link_broadcast(struct hzp_link *link, int root, void *data, size_t bytes, uint64_t tag,
+                       struct hzp_err_text *reterr);
+int hzp_link_gather(struct hzp_link *link, const void *mine, size_t bytes, void *all, uint64_t tag,
+                    struct hzp_err_text *reterr);
+/* All ranks say how they have fared, own->text naming what has failed where code < 0; each returns
+ * as the first that failed. */
+int hzp_link_agree(struct hzp_link *link, int code, const struct hzp_err_text *own, uint64_t tag,
+                   struct hzp_err_text *reterr);
 
 /* For the collective op in two parts, on the thread that uses the link: begin posts a transfer and
  * remembers its ticket, end waits for the oldest that was begun and not ended; other transfers may
@@ -326,5 +338,3 @@ struct hzp_link_about {
     bool usable;
 };
 bool hzp_link_about(int i, struct hzp_link_about *ret);
-
-#endif

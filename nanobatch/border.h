@@ -20,8 +20,7 @@
  * Thread: engine for run; the others any but the engine's, unless stated.  Functions run on the
  * engine thread, with no lock held.
  */
-#ifndef HZP_NANOBATCH_BORDER_H
-#define HZP_NANOBATCH_BORDER_H
+#pragma once
 
 #include "base/thread.h"
 
@@ -82,5 +81,3 @@ int hzp_borders_await(struct hzp_borders *b, const struct hzp_border_call *call)
 /* Takes it back: it is not tried any more; waits for a try in progress.  Returns its result if it
  * has ended, else HZP_ECANCELED.  What its function has begun it leaves as it is. */
 int hzp_borders_cancel(struct hzp_borders *b, struct hzp_border_call *call);
-
-#endif

@@ -23,8 +23,7 @@
  *
  * Thread: run on the engine thread; poke, stop, read_stats any; call, post, cancel any but it.
  */
-#ifndef HZP_NANOBATCH_LOOP_H
-#define HZP_NANOBATCH_LOOP_H
+#pragma once
 
 #include "nanobatch/border.h"
 #include "nanobatch/model/forward.h"
@@ -158,5 +157,3 @@ struct hzp_loop_rows {
 int hzp_loop_rows_of(int32_t rows); /* 0 .. HZP_LOOP_ROWS - 1 */
 /* Thread: any. */
 void hzp_loop_read_rows(const struct hzp_loop *loop, struct hzp_loop_rows *ret);
-
-#endif

@@ -5,8 +5,7 @@
  *
  * Thread: see the comments in struct hzp_loop.
  */
-#ifndef HZP_NANOBATCH_LOOP_STATE_H
-#define HZP_NANOBATCH_LOOP_STATE_H
+#pragma once
 
 #include "base/thread.h"
 #include "base/timeline.h"
@@ -143,5 +142,3 @@ const struct hzp_plan_shape *hzp_loop_shape(const struct hzp_loop *loop,
 /* Forms the next step: asks the sources and makes the plan.  NULL: there is nothing to do, and the
  * step's number is reused. */
 struct hzp_active_step *hzp_loop_form(struct hzp_loop *loop);
-
-#endif

@@ -25,8 +25,7 @@
  *
  * Thread: engine, except hzp_member_read_stats: any.
  */
-#ifndef HZP_NANOBATCH_MEMBER_H
-#define HZP_NANOBATCH_MEMBER_H
+#pragma once
 
 #include "nanobatch/model/forward.h"
 #include "nanobatch/plan/plan_table.h"
@@ -78,5 +77,3 @@ struct hzp_member_stats {
     uint64_t serve_ns;             /* how long its steps took on the device */
 };
 void hzp_member_read_stats(const struct hzp_member *m, struct hzp_member_stats *ret);
-
-#endif

@@ -17,8 +17,7 @@
  *
  * Thread: engine.
  */
-#ifndef HZP_NANOBATCH_SOURCE_H
-#define HZP_NANOBATCH_SOURCE_H
+#pragma once
 
 #include "nanobatch/model/batch.h"
 #include "nanobatch/plan/plan.h"
@@ -143,5 +142,3 @@ struct hzp_source {
      * work; UINT64_MAX: none.  NULL: the same. */
     uint64_t (*due_ns)(struct hzp_source *source);
 };
-
-#endif

@@ -160,13 +160,7 @@ int hzp_step_link_receive(struct hzp_step_link *l, const struct hzp_batch *befor
 
 int hzp_step_link_check(const struct hzp_step_link *l, struct hzp_err_text *reterr)
 {
-    struct hzp_link_state state;
-    hzp_link_state(l->config.link, &state);
-    if (!state.failed)
-        return HZP_OK;
-    return state.failed_rank < 0
-               ? hzp_fail(reterr, HZP_EIO, "%s", state.why)
-               : hzp_fail(reterr, HZP_EIO, "rank %d: %s", state.failed_rank, state.why);
+    return hzp_link_check(l->config.link, reterr);
 }
 
 void hzp_step_link_fail(struct hzp_step_link *l, const char *why)

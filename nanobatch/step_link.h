@@ -9,8 +9,7 @@
  *
  * Thread: engine.
  */
-#ifndef HZP_NANOBATCH_STEP_LINK_H
-#define HZP_NANOBATCH_STEP_LINK_H
+#pragma once
 
 #include "mesh/link.h"
 #include "nanobatch/step_record.h"
@@ -60,5 +59,3 @@ int hzp_step_link_check(const struct hzp_step_link *l, struct hzp_err_text *rete
 
 /* This rank cannot go on: fails the link, so that every other rank gets this line. */
 void hzp_step_link_fail(struct hzp_step_link *l, const char *why);
-
-#endif

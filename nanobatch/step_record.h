@@ -22,8 +22,7 @@
  *
  * Thread: engine.
  */
-#ifndef HZP_NANOBATCH_STEP_RECORD_H
-#define HZP_NANOBATCH_STEP_RECORD_H
+#pragma once
 
 #include "nanobatch/model/batch.h"
 
@@ -100,5 +99,3 @@ void hzp_step_record_seal(char *data, size_t bytes);
 
 /* The hash of the tokens that a batch's step drew. */
 uint64_t hzp_step_drawn(const struct hzp_batch *batch);
-
-#endif

@@ -27,8 +27,7 @@
  *
  * Thread: engine.
  */
-#ifndef HZP_SERVE_ADMISSION_H
-#define HZP_SERVE_ADMISSION_H
+#pragma once
 
 #include "base/base.h"
 
@@ -69,5 +68,3 @@ int32_t hzp_admission_peak(const struct hzp_admission *a);
 /* Probability that a request which has generated `from` tokens generates more than `to`; for tests
  * and diagnostics. */
 double hzp_admission_goes_on(const struct hzp_admission *a, int32_t from, int32_t to);
-
-#endif

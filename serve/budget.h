@@ -29,8 +29,7 @@
  *
  * Thread: engine.
  */
-#ifndef HZP_SERVE_BUDGET_H
-#define HZP_SERVE_BUDGET_H
+#pragma once
 
 #include "nanobatch/time/time.h"
 
@@ -71,5 +70,3 @@ void hzp_budget_init(struct hzp_budget *budget);
 struct hzp_prompt_rows hzp_budget_decide(struct hzp_budget *budget,
                                          const struct hzp_budget_load *load,
                                          const struct hzp_time *time);
-
-#endif

@@ -28,8 +28,7 @@
  *
  * Thread: engine, except hzp_demands_check: any.
  */
-#ifndef HZP_SERVE_CONSISTENCY_H
-#define HZP_SERVE_CONSISTENCY_H
+#pragma once
 
 #include "weights/versions.h"
 
@@ -103,5 +102,3 @@ enum hzp_at_swap { HZP_SWAP_GO_ON, HZP_SWAP_RECOMPUTE, HZP_SWAP_END };
  * drawn: how many tokens it has shown. */
 enum hzp_at_swap hzp_demands_at_swap(const struct hzp_demands *d, struct hzp_weights *w,
                                      const struct hzp_version *v, int32_t drawn);
-
-#endif

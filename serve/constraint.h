@@ -7,8 +7,7 @@
  * Invariant: a constraint never changes once made, but for the count of its owners.
  * Thread: constraint: any; a run: one at a time.
  */
-#ifndef HZP_SERVE_CONSTRAINT_H
-#define HZP_SERVE_CONSTRAINT_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -47,5 +46,3 @@ static inline void hzp_constraint_unref(struct hzp_constraint *constraint)
     if (constraint)
         constraint->ops->unref(constraint);
 }
-
-#endif

@@ -9,8 +9,7 @@
  *
  * Thread: create: the submitting thread; the rest: engine.
  */
-#ifndef HZP_SERVE_EDITS_H
-#define HZP_SERVE_EDITS_H
+#pragma once
 
 #include "device/ops.h"
 #include "serve/constraint.h"
@@ -82,5 +81,3 @@ int64_t hzp_edits_work(const struct hzp_edits *edits);
 
 /* Writes the list, hzp_edits_count() entries; ban: stop ids are forbidden in this draw. */
 void hzp_edits_write(const struct hzp_edits *edits, bool ban, struct hzp_logit_edit *ret);
-
-#endif

@@ -13,8 +13,7 @@
  *
  * Thread: engine, except where marked.
  */
-#ifndef HZP_SERVE_KVPOOL_H
-#define HZP_SERVE_KVPOOL_H
+#pragma once
 
 #include "nanobatch/model/model.h"
 
@@ -51,5 +50,3 @@ struct hzp_kvpool_stats {
     int32_t pages, taken;
 };
 void hzp_kvpool_read_stats(const struct hzp_kvpool *pool, struct hzp_kvpool_stats *ret);
-
-#endif

@@ -15,8 +15,7 @@
  *
  * Thread: engine.
  */
-#ifndef HZP_SERVE_LOOKUP_H
-#define HZP_SERVE_LOOKUP_H
+#pragma once
 
 #include "serve/prefix.h"
 
@@ -41,5 +40,3 @@ int32_t hzp_lookup_guess(const struct hzp_lookup *lookup, const struct hzp_prefi
 
 /* How many of so many guesses are right at best, on average: trust + trust^2 + ... */
 double hzp_lookup_expected(const struct hzp_lookup *lookup, int32_t guesses);
-
-#endif

@@ -34,8 +34,7 @@
  *
  * Thread: engine.
  */
-#ifndef HZP_SERVE_PREFIX_H
-#define HZP_SERVE_PREFIX_H
+#pragma once
 
 #include "serve/kvpool.h"
 #include "serve/tier.h"
@@ -134,5 +133,3 @@ struct hzp_prefix_stats {
     uint64_t evicted;
 };
 void hzp_prefix_read_stats(const struct hzp_prefix *prefix, struct hzp_prefix_stats *ret);
-
-#endif

@@ -76,7 +76,6 @@ static void end_request(struct hzp_scheduler *s, struct hzp_request *rq,
     if (rq->trial && !rq->own && (rq->not_finite || atomic_load(&rq->out_count)))
         hzp_trials_note_ended(s->config.trials, rq->trial, rq->on_trial,
                               state == HZP_REQUEST_LENGTH, rq->not_finite);
-    rq->finished_ns = s->clock_ns;
     atomic_store(&rq->state, state);
     hzp_add_news(s, rq);
 }

@@ -17,8 +17,7 @@
  *
  * Thread: the creator's, except where marked engine.
  */
-#ifndef HZP_SERVE_REQUEST_H
-#define HZP_SERVE_REQUEST_H
+#pragma once
 
 #include "device/ops.h"
 #include "serve/consistency.h"
@@ -123,7 +122,7 @@ struct hzp_request {
      * the first output. */
     uint64_t trial;
     bool on_trial;
-    uint64_t submitted_ns, admitted_ns, finished_ns;
+    uint64_t submitted_ns, admitted_ns;
     /* No token follows the newest one, though the state is not final yet.  Set before the
      * `out_count` that shows that token. */
     _Atomic bool whole;
@@ -193,5 +192,3 @@ static inline bool hzp_request_pools(const struct hzp_request *rq, int32_t p)
     return (rq->pooling == HZP_POOLING_MEAN && p < rq->prompt_count) ||
            (rq->pooling == HZP_POOLING_LAST && p == rq->prompt_count - 1);
 }
-
-#endif

@@ -74,8 +74,7 @@
  *
  * Thread: engine, except check, submit and read_stats: any.
  */
-#ifndef HZP_SERVE_SCHEDULER_H
-#define HZP_SERVE_SCHEDULER_H
+#pragma once
 
 #include "nanobatch/source.h"
 #include "serve/admission.h"
@@ -173,5 +172,3 @@ struct hzp_scheduler_stats {
     uint64_t guessed[HZP_LOOKUP_MAX], accepted[HZP_LOOKUP_MAX]; /* tokens by their place in it */
 };
 void hzp_scheduler_read_stats(struct hzp_scheduler *s, struct hzp_scheduler_stats *ret);
-
-#endif

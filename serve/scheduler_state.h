@@ -4,8 +4,7 @@
  *
  * Thread: see the comments in the struct.
  */
-#ifndef HZP_SERVE_SCHEDULER_STATE_H
-#define HZP_SERVE_SCHEDULER_STATE_H
+#pragma once
 
 #include "base/thread.h"
 #include "serve/budget.h"
@@ -301,5 +300,3 @@ enum hzp_request_state hzp_take_results(struct hzp_scheduler *s, const struct hz
 
 /* Optimizer steps by which the version of this step is behind the newest finished one. */
 int64_t hzp_step_staleness(const struct hzp_scheduler *s, const struct hzp_step *step);
-
-#endif

@@ -232,7 +232,6 @@ static void create_index(struct hzp_tier *t)
     }
     for (int i = 0; i < HZP_TIER_JOBS; i++)
         t->free_job[t->free_jobs++] = &t->job[i];
-    t->stats.pages_max = t->entries;
 }
 
 int hzp_tier_create(const struct hzp_tier_config *config, struct hzp_tier **ret,

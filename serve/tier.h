@@ -20,8 +20,7 @@
  *
  * Thread: engine; the wake is called by the tier's thread.
  */
-#ifndef HZP_SERVE_TIER_H
-#define HZP_SERVE_TIER_H
+#pragma once
 
 #include "serve/kvpool.h"
 
@@ -84,9 +83,7 @@ void hzp_tier_forget(struct hzp_tier *tier, uint64_t oldest);
 bool hzp_tier_work(struct hzp_tier *tier);
 
 struct hzp_tier_stats {
-    int32_t pages, pages_max; /* here now; at most */
+    int32_t pages; /* here now */
     uint64_t written, read, failed;
 };
 void hzp_tier_read_stats(const struct hzp_tier *tier, struct hzp_tier_stats *ret);
-
-#endif

@@ -20,9 +20,8 @@ enum { CONFIG_BYTES_MAX = 1 << 20 };
 /* A number that has no meaning when it is null. */
 static int refuse_null(const struct hzp_config_source *src, const char *key)
 {
-    return hzp_config_null(src, key)
-               ? HZP_CONFIG_FAIL(src, HZP_EFORMAT, key, "%s: %s is null", src->path, key)
-               : HZP_OK;
+    return hzp_config_null(src, key) ? hzp_config_fail(src, HZP_EFORMAT, key, "%s is null", key)
+                                     : HZP_OK;
 }
 
 static int read_sizes(const struct hzp_config_source *src, const struct hzp_family *family,
@@ -40,25 +39,22 @@ static int read_sizes(const struct hzp_config_source *src, const struct hzp_fami
     HZP_TRY(hzp_config_int(src, root, "num_key_value_heads", 1, HEADS_MAX,
                            every ? c->heads.heads : family->kv_heads, &c->heads.kv_heads));
     if (c->heads.heads % c->heads.kv_heads)
-        return HZP_CONFIG_FAIL(
-            src, HZP_EFORMAT, "num_key_value_heads",
-            "%s: num_attention_heads %d is no multiple of num_key_value_heads %d", src->path,
-            c->heads.heads, c->heads.kv_heads);
+        return hzp_config_fail(src, HZP_EFORMAT, "num_key_value_heads",
+                               "num_attention_heads %d is no multiple of num_key_value_heads %d",
+                               c->heads.heads, c->heads.kv_heads);
     bool quotient = !family->dim || hzp_config_null(src, "head_dim");
     if (!hzp_config_get(root, "head_dim") && quotient && c->width % c->heads.heads)
-        return HZP_CONFIG_FAIL(
+        return hzp_config_fail(
             src, HZP_EFORMAT, "head_dim",
-            "%s: hidden_size %d is no multiple of num_attention_heads %d, and there is no "
-            "head_dim",
-            src->path, c->width, c->heads.heads);
+            "hidden_size %d is no multiple of num_attention_heads %d, and there is no head_dim",
+            c->width, c->heads.heads);
     HZP_TRY(hzp_config_int(src, root, "head_dim", 2, DIM_MAX,
                            quotient ? c->width / c->heads.heads : family->dim, &c->heads.dim));
     /* The fallback is a quotient and has not been checked against the bounds. */
     if (c->heads.dim < 2 || c->heads.dim > DIM_MAX || c->heads.dim % 2)
-        return HZP_CONFIG_FAIL(src, HZP_EFORMAT, "head_dim",
-                               "%s: head_dim is %d; possible are even numbers "
-                               "from 2 to %d",
-                               src->path, c->heads.dim, DIM_MAX);
+        return hzp_config_fail(src, HZP_EFORMAT, "head_dim",
+                               "head_dim is %d; possible are even numbers from 2 to %d",
+                               c->heads.dim, DIM_MAX);
     HZP_TRY(refuse_null(src, "max_position_embeddings"));
     HZP_TRY(refuse_null(src, "rms_norm_eps"));
     HZP_TRY(hzp_config_int(src, root, "max_position_embeddings", 1, POSITIONS_MAX,
@@ -84,24 +80,24 @@ static int read_kinds(const struct hzp_config_source *src, const struct hzp_fami
     int32_t interval, rotates;
     if (!family->no_rope_interval) {
         const char *found = list ? key : hzp_config_get(src->root, each) ? each : NULL;
-        return found ? HZP_CONFIG_FAIL(src, HZP_EUNSUP, found,
-                                       "%s: %s is not supported for model_type %s", src->path,
-                                       found, family->model_type)
+        return found ? hzp_config_fail(src, HZP_EUNSUP, found,
+                                       "%s is not supported for model_type %s", found,
+                                       family->model_type)
                      : HZP_OK;
     }
     c->kind[NO_ROPE].no_rope = c->kind[NO_ROPE | WINDOW].no_rope = true;
     HZP_TRY(
         hzp_config_int(src, src->root, each, 1, INT32_MAX, family->no_rope_interval, &interval));
     if (list && (!json_is_array(list) || json_array_size(list) < (size_t)c->layers))
-        return HZP_CONFIG_FAIL(src, HZP_EFORMAT, key,
-                               "%s: %s is no list of at least num_hidden_layers %d numbers",
-                               src->path, key, c->layers);
+        return hzp_config_fail(src, HZP_EFORMAT, key,
+                               "%s is no list of at least num_hidden_layers %d numbers", key,
+                               c->layers);
     for (int32_t i = 0; i < c->layers; i++) {
         const json_t *item = json_array_get(list, (size_t)i);
         rotates = (i + 1) % interval != 0;
         if (list && (!json_is_integer(item) || json_integer_value(item) >> 1))
-            return HZP_CONFIG_FAIL(src, HZP_EFORMAT, key, "%s: %s has an entry other than 0 and 1",
-                                   src->path, key);
+            return hzp_config_fail(src, HZP_EFORMAT, key, "%s has an entry other than 0 and 1",
+                                   key);
         if (list)
             rotates = (int32_t)json_integer_value(item);
         c->layer_kind[i] = rotates ? 0 : NO_ROPE;
@@ -121,9 +117,9 @@ static int read_scalars(const struct hzp_config_source *src, const struct hzp_fa
         HZP_TRY(refuse_null(src, keys[i]));
         HZP_TRY(hzp_config_real(src, src->root, keys[i], 1e-3, 1e3, 1, &scalar[i]));
         if (!family->scalars && scalar[i] != 1)
-            return HZP_CONFIG_FAIL(src, HZP_EUNSUP, keys[i],
-                                   "%s: %s %g is not supported for model_type %s", src->path,
-                                   keys[i], scalar[i], family->model_type);
+            return hzp_config_fail(src, HZP_EUNSUP, keys[i],
+                                   "%s %g is not supported for model_type %s", keys[i], scalar[i],
+                                   family->model_type);
     }
     if (!family->scalars)
         return HZP_OK;
@@ -144,27 +140,23 @@ static int refuse_unknown(const struct hzp_config_source *src, const struct hzp_
     bool gates = family->gemma ? !act || !strcmp(act, "gelu_pytorch_tanh")
                                : !act || !strcmp(act, "silu") || !strcmp(act, "swish");
     if (!gates)
-        return HZP_CONFIG_FAIL(src, HZP_EUNSUP, key,
-                               "%s: %s \"%.40s\" is not supported; only %s is", src->path, key, act,
-                               family->gemma ? "gelu_pytorch_tanh" : "silu");
+        return hzp_config_fail(src, HZP_EUNSUP, key, "%s \"%.40s\" is not supported; only %s is",
+                               key, act, family->gemma ? "gelu_pytorch_tanh" : "silu");
     HZP_TRY(hzp_config_bool(src, "use_bidirectional_attention", false, &on));
     if (on)
-        return HZP_CONFIG_FAIL(src, HZP_EUNSUP, "use_bidirectional_attention",
-                               "%s: use_bidirectional_attention true is not supported", src->path);
+        return hzp_config_fail(src, HZP_EUNSUP, "use_bidirectional_attention",
+                               "use_bidirectional_attention true is not supported");
     HZP_TRY(hzp_config_bool(src, "attention_bias", false, &on));
     if (on && family->bias_switch)
-        return HZP_CONFIG_FAIL(src, HZP_EUNSUP, "attention_bias",
-                               "%s: attention_bias true is not supported "
-                               "for model_type %s",
-                               src->path, family->model_type);
+        return hzp_config_fail(src, HZP_EUNSUP, "attention_bias",
+                               "attention_bias true is not supported for model_type %s",
+                               family->model_type);
     HZP_TRY(hzp_config_bool(src, "mlp_bias", false, &on));
     if (on)
-        return HZP_CONFIG_FAIL(src, HZP_EUNSUP, "mlp_bias", "%s: mlp_bias true is not supported",
-                               src->path);
+        return hzp_config_fail(src, HZP_EUNSUP, "mlp_bias", "mlp_bias true is not supported");
     if (hzp_config_get(src->root, "quantization_config"))
-        return HZP_CONFIG_FAIL(src, HZP_EUNSUP, "quantization_config",
-                               "%s: quantization_config: quantized weights are not supported",
-                               src->path);
+        return hzp_config_fail(src, HZP_EUNSUP, "quantization_config",
+                               "quantization_config: quantized weights are not supported");
     return HZP_OK;
 }
 
@@ -197,28 +189,24 @@ static int read_window(const struct hzp_config_source *src, const struct hzp_fam
                                family->window_layers, &first));
     const json_t *types = hzp_config_get(src->root, "layer_types");
     if (types && !json_is_array(types))
-        return HZP_CONFIG_FAIL(src, HZP_EFORMAT, "layer_types", "%s: layer_types is not a list",
-                               src->path);
+        return hzp_config_fail(src, HZP_EFORMAT, "layer_types", "layer_types is not a list");
     if (types && json_array_size(types) != (size_t)c->layers)
-        return HZP_CONFIG_FAIL(src, HZP_EFORMAT, "layer_types",
-                               "%s: layer_types has %zu entries, num_hidden_layers is %d",
-                               src->path, json_array_size(types), c->layers);
+        return hzp_config_fail(src, HZP_EFORMAT, "layer_types",
+                               "layer_types has %zu entries, num_hidden_layers is %d",
+                               json_array_size(types), c->layers);
     for (int32_t i = 0; i < c->layers; i++) {
         const char *type = json_string_value(json_array_get(types, (size_t)i));
         bool has = type && !strcmp(type, "sliding_attention");
         if (types && !has && (!type || strcmp(type, "full_attention")))
-            return HZP_CONFIG_FAIL(src, HZP_EUNSUP, "layer_types",
-                                   "%s: layer_types: \"%.40s\" is not "
-                                   "supported",
-                                   src->path, type ? type : "?");
+            return hzp_config_fail(src, HZP_EUNSUP, "layer_types",
+                                   "layer_types: \"%.40s\" is not supported", type ? type : "?");
         has = types ? has : slides && usually_slides(family, c, i, first, every);
         c->layer_kind[i] |= has ? WINDOW : 0;
         some |= has;
     }
     if (types && some && null)
-        return HZP_CONFIG_FAIL(src, HZP_EFORMAT, "sliding_window",
-                               "%s: sliding_window is null, and layer_types has sliding_attention",
-                               src->path);
+        return hzp_config_fail(src, HZP_EFORMAT, "sliding_window",
+                               "sliding_window is null, and layer_types has sliding_attention");
     c->kind[WINDOW].window = window < c->positions ? window : 0;
     c->kind[WINDOW].local = c->rope_local_theta != 0;
     c->kind[NO_ROPE | WINDOW].window = c->kind[WINDOW].window;
@@ -244,9 +232,8 @@ static int read_gemma(const struct hzp_config_source *src, const struct hzp_fami
             HZP_TRY(hzp_config_real(src, src->root, keys[i], 1e-3, 1e6, NAN, &cap[i]));
     }
     if (cap[0] != 0 && !family->caps_scores)
-        return HZP_CONFIG_FAIL(src, HZP_EUNSUP, keys[0],
-                               "%s: %s is not supported for model_type %s", src->path, keys[0],
-                               family->model_type);
+        return hzp_config_fail(src, HZP_EUNSUP, keys[0], "%s is not supported for model_type %s",
+                               keys[0], family->model_type);
     c->score_cap = (float)cap[0];
     c->logit_cap = (float)cap[1];
     c->embed_scale = (float)sqrt(width);
@@ -262,10 +249,9 @@ static int read_type(const struct hzp_config_source *src, enum hzp_dtype *ret)
     if (type && !strcmp(type, "bfloat16"))
         *ret = HZP_BF16;
     else if (type && strcmp(type, "float32") && strcmp(type, "float16") && strcmp(type, "float64"))
-        return HZP_CONFIG_FAIL(src, HZP_EUNSUP, key,
-                               "%s: %s \"%.40s\" is not supported; float32, float16 "
-                               "and bfloat16 are",
-                               src->path, key, type);
+        return hzp_config_fail(src, HZP_EUNSUP, key,
+                               "%s \"%.40s\" is not supported; float32, float16 and bfloat16 are",
+                               key, type);
     return HZP_OK;
 }
 
@@ -275,11 +261,11 @@ static int read_id(const struct hzp_config_source *src, const char *key, const j
 {
     json_int_t id = json_integer_value(value);
     if (json_is_real(value))
-        return HZP_CONFIG_FAIL(src, HZP_EFORMAT, key, "%s: %s is %g; it must be a whole number",
-                               src->path, key, json_real_value(value));
+        return hzp_config_fail(src, HZP_EFORMAT, key, "%s is %g; it must be a whole number", key,
+                               json_real_value(value));
     if (id < 0 || id >= c->vocab)
-        return HZP_CONFIG_FAIL(src, HZP_EFORMAT, key, "%s: %s is %lld; the vocabulary has 0 to %d",
-                               src->path, key, (long long)id, c->vocab - 1);
+        return hzp_config_fail(src, HZP_EFORMAT, key, "%s is %lld; the vocabulary has 0 to %d", key,
+                               (long long)id, c->vocab - 1);
     *ret = (int32_t)id;
     return HZP_OK;
 }
@@ -289,15 +275,12 @@ static int add_eos(const struct hzp_config_source *src, const json_t *value,
 {
     int32_t id;
     if (!json_is_number(value))
-        return HZP_CONFIG_FAIL(src, HZP_EFORMAT, "eos_token_id",
-                               "%s: eos_token_id is neither a whole number "
-                               "nor a list of them",
-                               src->path);
+        return hzp_config_fail(src, HZP_EFORMAT, "eos_token_id",
+                               "eos_token_id is neither a whole number nor a list of them");
     HZP_TRY(read_id(src, "eos_token_id", value, c, &id));
     if (c->eos_count == HZP_COUNT(c->eos))
-        return HZP_CONFIG_FAIL(src, HZP_EUNSUP, "eos_token_id",
-                               "%s: eos_token_id lists more than %d tokens", src->path,
-                               HZP_COUNT(c->eos));
+        return hzp_config_fail(src, HZP_EUNSUP, "eos_token_id",
+                               "eos_token_id lists more than %d tokens", HZP_COUNT(c->eos));
     c->eos[c->eos_count++] = id;
     return HZP_OK;
 }
@@ -308,8 +291,8 @@ static int read_special(const struct hzp_config_source *src, struct hzp_model_co
     const json_t *bos = hzp_config_get(src->root, "bos_token_id"),
                  *eos = hzp_config_get(src->root, "eos_token_id");
     if (bos && !json_is_number(bos))
-        return HZP_CONFIG_FAIL(src, HZP_EFORMAT, "bos_token_id",
-                               "%s: bos_token_id is not a whole number", src->path);
+        return hzp_config_fail(src, HZP_EFORMAT, "bos_token_id",
+                               "bos_token_id is not a whole number");
     if (bos)
         HZP_TRY(read_id(src, "bos_token_id", bos, c, &c->bos));
     if (!eos)
@@ -346,10 +329,9 @@ static int refuse_family(const struct hzp_config_source *src, const char *type)
             snprintf(missing + used, sizeof(missing) - used, "%s%s", used ? ", " : "",
                      parts[i].needs);
     }
-    return HZP_CONFIG_FAIL(src, HZP_EUNSUP, "model_type",
-                           "%s: model_type \"%.40s\" is not supported%s%s; these are: %s",
-                           src->path, type, missing[0] ? "; it needs " : "", missing,
-                           hzp_family_list());
+    return hzp_config_fail(src, HZP_EUNSUP, "model_type",
+                           "model_type \"%.40s\" is not supported%s%s; these are: %s", type,
+                           missing[0] ? "; it needs " : "", missing, hzp_family_list());
 }
 
 static int read_all(const struct hzp_config_source *src, struct hzp_model_config *c)
@@ -357,8 +339,7 @@ static int read_all(const struct hzp_config_source *src, struct hzp_model_config
     const char *type;
     HZP_TRY(hzp_config_text(src, src->root, "model_type", &type));
     if (!type)
-        return HZP_CONFIG_FAIL(src, HZP_EFORMAT, "model_type", "%s: model_type is missing",
-                               src->path);
+        return hzp_config_fail(src, HZP_EFORMAT, "model_type", "model_type is missing");
     const struct hzp_family *family = hzp_family_find(type);
     if (!family)
         return refuse_family(src, type);

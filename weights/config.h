@@ -9,8 +9,7 @@
  *
  * Thread: any.
  */
-#ifndef HZP_WEIGHTS_CONFIG_H
-#define HZP_WEIGHTS_CONFIG_H
+#pragma once
 
 #include "base/err.h"
 #include "device/ops.h"
@@ -92,5 +91,3 @@ void hzp_rope_table(const struct hzp_model_config *config, bool local, int32_t p
 
 /* The number of parameters of the model, each counted once. */
 int64_t hzp_config_parameters(const struct hzp_model_config *config);
-
-#endif

@@ -6,8 +6,7 @@
  *
  * Thread: any.
  */
-#ifndef HZP_WEIGHTS_CONFIG_READ_H
-#define HZP_WEIGHTS_CONFIG_READ_H
+#pragma once
 
 #include "base/err.h"
 #include "weights/families.h"
@@ -36,8 +35,9 @@ struct hzp_config_source {
     struct hzp_err_text *reterr;
 };
 
-#define HZP_CONFIG_FAIL(src, code, field, ...)                                                     \
-    hzp_fail_param((src)->reterr, code, field, __VA_ARGS__)
+/* An error of a field: names the file, and then what the text says. */
+int hzp_config_fail(const struct hzp_config_source *src, int code, const char *field,
+                    const char *format, ...) HZP_PRINTF(4, 5);
 
 /* The value of a key; null counts as absent, as it does in transformers. */
 const json_t *hzp_config_get(const json_t *object, const char *key);
@@ -65,5 +65,3 @@ bool hzp_config_null(const struct hzp_config_source *src, const char *key);
  * read.  Also HZP_EUNSUP. */
 int hzp_config_read_rope(const struct hzp_config_source *src, const struct hzp_family *family,
                          struct hzp_model_config *c);
-
-#endif

@@ -5,8 +5,7 @@
  *
  * Thread: any.
  */
-#ifndef HZP_WEIGHTS_CONVERT_H
-#define HZP_WEIGHTS_CONVERT_H
+#pragma once
 
 #include "device/ops.h"
 #include "weights/safetensors.h"
@@ -20,5 +19,3 @@ void hzp_convert(enum hzp_disk_type from, const void *x, enum hzp_dtype to, void
 /* The index of the first of n elements of type F32 or BF16 that is NaN or infinite; n if all are
  * finite. */
 size_t hzp_first_nonfinite(enum hzp_dtype type, const void *y, size_t n);
-
-#endif

@@ -7,8 +7,7 @@
  *
  * Thread: any; everything here is constant.
  */
-#ifndef HZP_WEIGHTS_FAMILIES_H
-#define HZP_WEIGHTS_FAMILIES_H
+#pragma once
 
 #include "base/base.h"
 #include "weights/roles.h"
@@ -31,7 +30,6 @@ struct hzp_family_row {
 
 struct hzp_family {
     const char *model_type;
-    const char *architecture;
     const struct hzp_family_row *row;
     int32_t rows;
     bool qkv_bias, qk_norm;
@@ -77,5 +75,3 @@ const struct hzp_family_row *hzp_family_row_of(const struct hzp_family *family, 
 /* Whether the name is a buffer that old exports contain although it is no parameter. Such buffers
  * are recomputed, so they are ignored. */
 bool hzp_family_is_leftover(const char *name);
-
-#endif

@@ -10,13 +10,10 @@
  *
  * Thread: engine.
  */
-#ifndef HZP_WEIGHTS_FP8_H
-#define HZP_WEIGHTS_FP8_H
+#pragma once
 
 #include "weights/versions.h"
 
 /* Quantizes a loaded draft's weights, on a lane opened for that, and waits. No effect if the store
  * keeps no fp8 weights.  HZP_EDEVICE, HZP_ENOMEM. */
 int hzp_version_quantize(struct hzp_weights *w, struct hzp_version *draft);
-
-#endif

@@ -7,8 +7,7 @@
  *
  * Thread: any.
  */
-#ifndef HZP_WEIGHTS_FP8_LAYOUT_H
-#define HZP_WEIGHTS_FP8_LAYOUT_H
+#pragma once
 
 #include "weights/layout.h"
 
@@ -26,5 +25,3 @@ size_t hzp_fp8_bytes(const struct hzp_layout *layout);
  * begin; *ret_scale [rows]. */
 struct hzp_mat hzp_fp8_mat(const struct hzp_layout *layout, void *base, enum hzp_role role,
                            int32_t layer, float **ret_scale);
-
-#endif

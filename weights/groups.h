@@ -20,8 +20,7 @@
  *
  * Thread: any.
  */
-#ifndef HZP_WEIGHTS_GROUPS_H
-#define HZP_WEIGHTS_GROUPS_H
+#pragma once
 
 #include "weights/layout.h"
 
@@ -146,5 +145,3 @@ struct hzp_groups_wire hzp_groups_wire(const struct hzp_groups *groups,
 int hzp_groups_choose(struct hzp_groups *groups, const struct hzp_layout *layout,
                       const struct hzp_groups_model *model, size_t limit, FILE *report,
                       struct hzp_err_text *reterr);
-
-#endif

@@ -16,8 +16,7 @@
  *
  * Thread: any; a layout never changes once made.
  */
-#ifndef HZP_WEIGHTS_LAYOUT_H
-#define HZP_WEIGHTS_LAYOUT_H
+#pragma once
 
 #include "weights/config.h"
 #include "weights/roles.h"
@@ -116,5 +115,3 @@ bool hzp_layout_continues(const struct hzp_layout *layout, int32_t disk);
 int32_t hzp_layout_inner(const struct hzp_layout *layout, int32_t layer);
 /* The largest of all layers: for a buffer that they use in turn. */
 int32_t hzp_layout_inner_max(const struct hzp_layout *layout);
-
-#endif

@@ -7,8 +7,7 @@
  *
  * Thread: any; a load or save touches only the units it is given.
  */
-#ifndef HZP_WEIGHTS_MODEL_DIR_H
-#define HZP_WEIGHTS_MODEL_DIR_H
+#pragma once
 
 #include "weights/units.h"
 
@@ -69,5 +68,3 @@ int hzp_model_save_shards(const char *dir, struct hzp_device *dev, const struct 
  * biases 0; the same seed gives the same bits whatever the type or thread count.  HZP_ENOMEM,
  * HZP_EDEVICE. */
 int hzp_model_init(struct hzp_device *dev, const struct hzp_units *units, uint64_t seed, float std);
-
-#endif

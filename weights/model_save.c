@@ -8,7 +8,6 @@
 #include "weights/wrapper.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -5,8 +5,7 @@
  *
  * Thread: any; constants.
  */
-#ifndef HZP_WEIGHTS_ROLES_H
-#define HZP_WEIGHTS_ROLES_H
+#pragma once
 
 /* The role of a tensor. */
 enum hzp_role {
@@ -26,5 +25,3 @@ enum hzp_role {
     HZP_MLP_POST,   /* [1][width]; OLMo 2, Gemma */
     HZP_ROLE_COUNT
 };
-
-#endif

@@ -43,8 +43,8 @@ static int check_rope_keys(const struct hzp_config_source *src, const struct hzp
                 !strcmp(key, known[i].key) && (known[i].kind == ANY || known[i].kind == (int)kind ||
                                                (known[i].kind == ATTENUATED && family->query_beta));
         if (!reads)
-            return HZP_CONFIG_FAIL(src, HZP_EUNSUP, where, "%s: %s: \"%.40s\" is not supported",
-                                   src->path, where, key);
+            return hzp_config_fail(src, HZP_EUNSUP, where, "%s: \"%.40s\" is not supported", where,
+                                   key);
     }
     return HZP_OK;
 }
@@ -64,9 +64,8 @@ static int read_rope_number(const struct hzp_config_source *src, const char *key
             continue;
         HZP_TRY(hzp_config_real(src, object, key, min, max, fallback, &value));
         if (found && value != *ret)
-            return HZP_CONFIG_FAIL(src, HZP_EFORMAT, key,
-                                   "%s: %s is %g in one place and %g in another", src->path, key,
-                                   *ret, value);
+            return hzp_config_fail(src, HZP_EFORMAT, key, "%s is %g in one place and %g in another",
+                                   key, *ret, value);
         *ret = value;
         found = true;
     }
@@ -81,10 +80,9 @@ static int read_llama3(const struct hzp_config_source *src, const json_t *scalin
     HZP_TRY(
         hzp_config_real(src, scaling, "high_freq_factor", 1e-3, 1e6, NAN, &c->rope_high_factor));
     if (c->rope_high_factor <= c->rope_low_factor)
-        return HZP_CONFIG_FAIL(src, HZP_EFORMAT, "high_freq_factor",
-                               "%s: high_freq_factor %g is not above "
-                               "low_freq_factor %g",
-                               src->path, c->rope_high_factor, c->rope_low_factor);
+        return hzp_config_fail(src, HZP_EFORMAT, "high_freq_factor",
+                               "high_freq_factor %g is not above low_freq_factor %g",
+                               c->rope_high_factor, c->rope_low_factor);
     return hzp_config_int(src, hzp_config_get(scaling, original) ? scaling : src->root, original, 1,
                           POSITIONS_MAX, INT64_MIN, &c->rope_original_positions);
 }
@@ -95,16 +93,13 @@ static int read_factors(const struct hzp_config_source *src, const json_t *scali
 {
     const json_t *list = hzp_config_get(scaling, key);
     if (!json_is_array(list) || json_array_size(list) != (size_t)pairs)
-        return HZP_CONFIG_FAIL(src, HZP_EFORMAT, key,
-                               "%s: %s is no list of %d numbers, one per "
-                               "rotated pair",
-                               src->path, key, pairs);
+        return hzp_config_fail(src, HZP_EFORMAT, key,
+                               "%s is no list of %d numbers, one per rotated pair", key, pairs);
     for (int32_t j = 0; j < pairs; j++) {
         double value = hzp_json_real(json_array_get(list, (size_t)j));
         if (!hzp_json_is_number(json_array_get(list, (size_t)j)) || !(value >= 1e-3) || value > 1e6)
-            return HZP_CONFIG_FAIL(src, HZP_EFORMAT, key,
-                                   "%s: %s has an entry that is no number from 0.001 to 1e6",
-                                   src->path, key);
+            return hzp_config_fail(src, HZP_EFORMAT, key,
+                                   "%s has an entry that is no number from 0.001 to 1e6", key);
         ret[j] = (float)value;
     }
     return HZP_OK;
@@ -131,8 +126,8 @@ static int read_stretch(const struct hzp_config_source *src, const struct hzp_fa
     HZP_TRY(hzp_config_int(src, scaling, original, 1, POSITIONS_MAX, c->rope_original_positions,
                            &inside));
     if (inside != c->rope_original_positions)
-        return HZP_CONFIG_FAIL(src, HZP_EFORMAT, original,
-                               "%s: %s is %d in one place and %d in another", src->path, original,
+        return hzp_config_fail(src, HZP_EFORMAT, original,
+                               "%s is %d in one place and %d in another", original,
                                c->rope_original_positions, inside);
     HZP_TRY(hzp_config_real(src, scaling, factor, 1e-3, 1e6,
                             (double)c->positions / c->rope_original_positions, &c->rope_factor));
@@ -150,8 +145,8 @@ static int read_stretch(const struct hzp_config_source *src, const struct hzp_fa
         HZP_TRY(hzp_config_real(src, scaling, "mscale_all_dim", 0, 1e3, 0, &all));
         const json_t *cut = hzp_config_get(scaling, "truncate");
         if (cut && !json_is_boolean(cut))
-            return HZP_CONFIG_FAIL(src, HZP_EFORMAT, "truncate",
-                                   "%s: truncate is neither true nor false", src->path);
+            return hzp_config_fail(src, HZP_EFORMAT, "truncate",
+                                   "truncate is neither true nor false");
         c->rope_untruncated = cut && !json_is_true(cut);
         c->rope_amplitude = yarn_scale(c->rope_factor, 1);
         if (one != 0 && all != 0)
@@ -163,9 +158,9 @@ static int read_stretch(const struct hzp_config_source *src, const struct hzp_fa
     }
     c->rope_amplitude = given != 0 ? given : c->rope_amplitude;
     if (!(c->rope_amplitude > 0 && c->rope_amplitude < 1e6)) /* of one original position */
-        return HZP_CONFIG_FAIL(
-            src, HZP_EFORMAT, original, "%s: %s %d and factor %g make attention's factor %g",
-            src->path, original, c->rope_original_positions, c->rope_factor, c->rope_amplitude);
+        return hzp_config_fail(src, HZP_EFORMAT, original,
+                               "%s %d and factor %g make attention's factor %g", original,
+                               c->rope_original_positions, c->rope_factor, c->rope_amplitude);
     return HZP_OK;
 }
 
@@ -186,14 +181,12 @@ static int read_kind(const struct hzp_config_source *src, const struct hzp_famil
     HZP_TRY(hzp_config_text(
         src, parameters, hzp_config_get(parameters, "rope_type") ? "rope_type" : "type", &other));
     if (type && other && strcmp(type, other))
-        return HZP_CONFIG_FAIL(
+        return hzp_config_fail(
             src, HZP_EFORMAT, "rope_type",
-            "%s: rope_type is \"%.40s\" in rope_scaling and \"%.40s\" in rope_parameters",
-            src->path, type, other);
+            "rope_type is \"%.40s\" in rope_scaling and \"%.40s\" in rope_parameters", type, other);
     type = type ? type : other;
     if (!type && hzp_config_get(scaling, "factor"))
-        return HZP_CONFIG_FAIL(src, HZP_EFORMAT, where, "%s: %s has no rope_type", src->path,
-                               where);
+        return hzp_config_fail(src, HZP_EFORMAT, where, "%s has no rope_type", where);
     *ret = HZP_ROPE_PLAIN;
     for (int i = 0; type && i < HZP_COUNT(kinds); i++)
         if (!strcmp(type, kinds[i].name)) {
@@ -202,10 +195,10 @@ static int read_kind(const struct hzp_config_source *src, const struct hzp_famil
                 *ret = HZP_ROPE_LONG;
             return HZP_OK;
         }
-    return type ? HZP_CONFIG_FAIL(src, HZP_EUNSUP, where,
-                                  "%s: %s: rope_type \"%.40s\" is not supported; "
-                                  "default, linear, llama3, yarn and longrope are",
-                                  src->path, where, type)
+    return type ? hzp_config_fail(src, HZP_EUNSUP, where,
+                                  "%s: rope_type \"%.40s\" is not supported; default, linear, "
+                                  "llama3, yarn and longrope are",
+                                  where, type)
                 : HZP_OK;
 }
 
@@ -219,15 +212,15 @@ static int read_rotary(const struct hzp_config_source *src, const struct hzp_fam
     c->neighbours = family->neighbours;
     c->rotary = (int32_t)(c->heads.dim * partial);
     if (partial != 1 && !family->partial)
-        return HZP_CONFIG_FAIL(src, HZP_EUNSUP, "partial_rotary_factor",
-                               "%s: partial_rotary_factor %g is not supported for model_type %s; "
-                               "only 1 is",
-                               src->path, partial, family->model_type);
+        return hzp_config_fail(
+            src, HZP_EUNSUP, "partial_rotary_factor",
+            "partial_rotary_factor %g is not supported for model_type %s; only 1 is", partial,
+            family->model_type);
     if (c->rotary < 2 || c->rotary % 2)
-        return HZP_CONFIG_FAIL(src, HZP_EFORMAT, "partial_rotary_factor",
-                               "%s: partial_rotary_factor %g of head_dim %d is %d; possible are "
-                               "even numbers from 2 on",
-                               src->path, partial, c->heads.dim, c->rotary);
+        return hzp_config_fail(
+            src, HZP_EFORMAT, "partial_rotary_factor",
+            "partial_rotary_factor %g of head_dim %d is %d; possible are even numbers from 2 on",
+            partial, c->heads.dim, c->rotary);
     return HZP_OK;
 }
 
@@ -257,8 +250,7 @@ static int read_rope(const struct hzp_config_source *src, const struct hzp_famil
     for (int i = 0; i < HZP_COUNT(objects); i++) {
         const json_t *object = hzp_config_get(src->root, objects[i]);
         if (object && !json_is_object(object))
-            return HZP_CONFIG_FAIL(src, HZP_EFORMAT, objects[i], "%s: %s is not an object",
-                                   src->path, objects[i]);
+            return hzp_config_fail(src, HZP_EFORMAT, objects[i], "%s is not an object", objects[i]);
     }
     HZP_TRY(read_kind(src, family, where, &c->rope_scaling));
     for (int i = 0; i < HZP_COUNT(objects); i++)
@@ -298,8 +290,8 @@ static int read_local(const struct hzp_config_source *src, const struct hzp_fami
     for (int i = 0; i < 2; i++) {
         object[i] = hzp_config_get(both, names[i]);
         if (object[i] && !json_is_object(object[i]))
-            return HZP_CONFIG_FAIL(src, HZP_EFORMAT, where, "%s: %s: %s is not an object",
-                                   src->path, where, names[i]);
+            return hzp_config_fail(src, HZP_EFORMAT, where, "%s: %s is not an object", where,
+                                   names[i]);
     }
     if (family->local_theta == family->theta) /* one number, unless the file has two */
         HZP_TRY(hzp_config_real(src, src->root, theta, 1e-3, 1e15, fallback, &fallback));
@@ -313,9 +305,9 @@ static int read_local(const struct hzp_config_source *src, const struct hzp_fami
         plain &= !strcmp(key, "rope_type") || !strcmp(key, theta) || json_is_null(value);
     }
     if (!plain)
-        return HZP_CONFIG_FAIL(src, HZP_EUNSUP, where,
-                               "%s: %s: %s has more than a rope_theta, which is not supported",
-                               src->path, where, names[1]);
+        return hzp_config_fail(src, HZP_EUNSUP, where,
+                               "%s: %s has more than a rope_theta, which is not supported", where,
+                               names[1]);
     HZP_TRY(hzp_config_real(src, object[1], theta, 1e-3, 1e15, fallback, &c->rope_local_theta));
     if (object[0] || object[1]) {
         *ret_flat = json_copy((json_t *)(uintptr_t)src->root);

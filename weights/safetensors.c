@@ -2,11 +2,12 @@
 #include "weights/safetensors.h"
 
 #include "base/file.h"
+#include "base/json.h"
+#include "base/utf8.h"
 
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
-#include <limits.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -101,41 +102,16 @@ static int expect(struct parser *p, char c)
     return take(p, c) ? HZP_OK : fail_header(p, what);
 }
 
-/* The number of bytes of the UTF-8 character at s; 0 if it is invalid (overlong, surrogate, too
- * large). */
-static int utf8_length(const unsigned char *s, const unsigned char *end)
+static const char *here(const struct parser *p)
 {
-    static const uint32_t least[] = {0, 0, 0x80, 0x800, 0x10000};
-    int n = *s < 0x80 ? 1 : *s < 0xc2 ? 0 : *s < 0xe0 ? 2 : *s < 0xf0 ? 3 : *s < 0xf5 ? 4 : 0;
-    if (n <= 1)
-        return n;
-    if (end - s < n)
-        return 0;
-    uint32_t c = *s & (0xffu >> (n + 1));
-    for (int i = 1; i < n; i++) {
-        if ((s[i] & 0xc0) != 0x80)
-            return 0;
-        c = c << 6 | (s[i] & 0x3fu);
-    }
-    return c < least[n] || c > 0x10ffff || (c >= 0xd800 && c < 0xe000) ? 0 : n;
+    return (const char *)p->at;
 }
 
 /* Parses four hex digits; -1: they are not. */
 static int32_t take_hex(struct parser *p)
 {
-    int32_t value = 0;
-    if (p->end - p->at < 4)
-        return -1;
-    for (int i = 0; i < 4; i++) {
-        int c = *p->at++;
-        int digit = c >= '0' && c <= '9'   ? c - '0'
-                    : c >= 'a' && c <= 'f' ? c - 'a' + 10
-                    : c >= 'A' && c <= 'F' ? c - 'A' + 10
-                                           : -1;
-        if (digit < 0)
-            return -1;
-        value = value * 16 + digit;
-    }
+    int32_t value = hzp_json_hex4(here(p), (const char *)p->end);
+    p->at += value < 0 ? 0 : 4;
     return value;
 }
 
@@ -143,7 +119,6 @@ static int32_t take_hex(struct parser *p)
  * end a name early; it, and half a surrogate pair, is U+FFFD where no name is read. */
 static int take_unicode(struct parser *p)
 {
-    char *to = p->st->text + p->text_used;
     int32_t c = take_hex(p);
     bool half = c >= 0xd800 && c < 0xe000;
     if (c >= 0xd800 && c < 0xdc00) {
@@ -163,12 +138,7 @@ static int take_unicode(struct parser *p)
         return fail_header(p, "a string has a wrong \\u escape");
     if (half || c == 0)
         c = 0xfffd;
-    int n = c < 0x80 ? 1 : c < 0x800 ? 2 : c < 0x10000 ? 3 : 4;
-    static const unsigned char lead[] = {0, 0, 0xc0, 0xe0, 0xf0};
-    for (int i = n - 1; i > 0; i--, c >>= 6)
-        to[i] = (char)(0x80 | (c & 0x3f));
-    to[0] = (char)(lead[n] | c);
-    p->text_used += (size_t)n;
+    p->text_used += (size_t)hzp_utf8_put(p->st->text + p->text_used, (uint32_t)c);
     return HZP_OK;
 }
 
@@ -195,7 +165,7 @@ static int take_string(struct parser *p, const char **ret)
     for (;;) {
         if (p->at == p->end)
             return fail_header(p, "a string does not end");
-        int n = utf8_length(p->at, p->end);
+        size_t n = hzp_utf8_bytes(here(p), (const char *)p->end);
         if (*p->at == '"')
             break;
         if (*p->at < 0x20)
@@ -207,8 +177,8 @@ static int take_string(struct parser *p, const char **ret)
             HZP_TRY(take_escape(p));
             continue;
         }
-        memcpy(p->st->text + p->text_used, p->at, (size_t)n);
-        p->text_used += (size_t)n;
+        memcpy(p->st->text + p->text_used, p->at, n);
+        p->text_used += n;
         p->at += n;
     }
     p->at++;

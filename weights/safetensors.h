@@ -12,8 +12,7 @@
  *
  * Thread: any; a reader may be used by several threads once open.
  */
-#ifndef HZP_WEIGHTS_SAFETENSORS_H
-#define HZP_WEIGHTS_SAFETENSORS_H
+#pragma once
 
 #include "base/err.h"
 
@@ -80,5 +79,3 @@ int hzp_st_writer_data(struct hzp_st_writer *w, const void *data, size_t size,
 int hzp_st_writer_finish(struct hzp_st_writer *w, struct hzp_err_text *reterr); /* frees w */
 /* removes the temporary file; NULL: no effect */
 void hzp_st_writer_abandon(struct hzp_st_writer *w);
-
-#endif

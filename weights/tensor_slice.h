@@ -21,8 +21,7 @@
  *
  * Thread: any; pure.
  */
-#ifndef HZP_WEIGHTS_TENSOR_SLICE_H
-#define HZP_WEIGHTS_TENSOR_SLICE_H
+#pragma once
 
 #include "weights/layout.h"
 
@@ -42,5 +41,3 @@ void hzp_tensor_slice_join(const struct hzp_layout *whole, const struct hzp_layo
  * of the whole model. */
 bool hzp_tensor_slice_agrees(const struct hzp_layout *whole, const struct hzp_layout *slice,
                              int32_t u, size_t size, const void *from, const void *unit);
-
-#endif

@@ -26,8 +26,7 @@
  * Thread: engine, except hzp_trials_ask, _found, _set_wake, _running, _score, _read, _ended,
  * _bounds and _draws: any.
  */
-#ifndef HZP_WEIGHTS_TRIALS_H
-#define HZP_WEIGHTS_TRIALS_H
+#pragma once
 
 #include "base/err.h"
 #include "base/thread.h"
@@ -122,5 +121,3 @@ void hzp_trials_read(struct hzp_trials *t, struct hzp_trials_stats *ret);
 /* Writes the oldest `max` ended trials behind the first *seen ones, adds what was written and what
  * is not kept any more (the newest HZP_TRIALS_KEPT are) to *seen; returns how many it wrote. */
 int32_t hzp_trials_ended(struct hzp_trials *t, uint64_t *seen, struct hzp_trial *ret, int32_t max);
-
-#endif

@@ -10,8 +10,7 @@
  * Ownership: a struct hzp_units owns its table of addresses, not the memory of the units.
  * Thread: any; a table never changes once made.
  */
-#ifndef HZP_WEIGHTS_UNITS_H
-#define HZP_WEIGHTS_UNITS_H
+#pragma once
 
 #include "device/device.h"
 #include "weights/groups.h"
@@ -97,5 +96,3 @@ int hzp_units_checksum(struct hzp_device *dev, const struct hzp_units *units, ui
 uint64_t hzp_unit_checksum(const struct hzp_unit_view *host);
 /* Elements of the resident part, F32 or BF16 in host memory, that are NaN or infinite. */
 int64_t hzp_unit_nonfinite(const struct hzp_unit_view *host);
-
-#endif

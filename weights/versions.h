@@ -23,8 +23,7 @@
  *
  * Thread: engine, except hzp_weights_list, _list_after, _newest and _stats: any.
  */
-#ifndef HZP_WEIGHTS_VERSIONS_H
-#define HZP_WEIGHTS_VERSIONS_H
+#pragma once
 
 #include "weights/fp8_layout.h"
 #include "weights/units.h"
@@ -234,5 +233,3 @@ struct hzp_weights_stats {
     uint64_t staleness_seen[8];
 };
 void hzp_weights_read_stats(struct hzp_weights *w, struct hzp_weights_stats *ret);
-
-#endif

@@ -5,8 +5,7 @@
  *
  * Thread: any; constant while a benchmark runs.
  */
-#ifndef HZP_API_CLI_BENCH_SETTINGS_H
-#define HZP_API_CLI_BENCH_SETTINGS_H
+#pragma once
 
 #include <stdint.h>
 
@@ -42,5 +41,3 @@ struct hzp_bench_settings {
     struct hzp_load_settings load;
     struct hzp_coserve_settings coserve;
 };
-
-#endif

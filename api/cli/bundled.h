@@ -3,8 +3,7 @@
  *
  * Thread: main.
  */
-#ifndef HZP_API_CLI_BUNDLED_H
-#define HZP_API_CLI_BUNDLED_H
+#pragma once
 
 #include "base/err.h"
 
@@ -18,5 +17,3 @@ bool hzp_bundled_model(char *ret_dir, size_t size);
 /* Whether the name may be that of a model directory.  HZP_EINVAL: it is a file of weights, or looks
  * like a name of a model elsewhere, and the text says what to do. */
 int hzp_model_check(const char *name, struct hzp_err_text *reterr);
-
-#endif

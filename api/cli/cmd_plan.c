@@ -194,12 +194,6 @@ struct times {
     double *step, *serve, *train; /* [runs] milliseconds since the begin of the first item */
 };
 
-static int by_value(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return x < y ? -1 : x > y;
-}
-
 static int run_once(struct planning *p, const struct hzp_plan_shape *shape, struct times *ret,
                     int at)
 {
@@ -241,13 +235,13 @@ static int compare(struct planning *p, int runs)
     int p10 = runs / 10, p50 = runs / 2, p90 = runs * 9 / 10;
     for (int i = 0; i < runs; i++)
         ratio[i] = t[0].step[i] / t[1].step[i];
-    qsort(ratio, (size_t)runs, sizeof(*ratio), by_value);
+    hzp_median(ratio, runs);
     printf("%-12s %10s %10s %10s %14s %14s\n", "plan", "step ms", "p10", "p90", "serving done",
            "training done");
     for (int k = 0; k < 2 && r == HZP_OK; k++) {
-        qsort(t[k].step, (size_t)runs, sizeof(double), by_value);
-        qsort(t[k].serve, (size_t)runs, sizeof(double), by_value);
-        qsort(t[k].train, (size_t)runs, sizeof(double), by_value);
+        hzp_median(t[k].step, runs);
+        hzp_median(t[k].serve, runs);
+        hzp_median(t[k].train, runs);
         printf("%-12s %10.3f %10.3f %10.3f %14.3f %14.3f\n", k ? "this shape" : "sequential",
                t[k].step[p50], t[k].step[p10], t[k].step[p90], t[k].serve[p50], t[k].train[p50]);
     }

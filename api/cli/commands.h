@@ -6,8 +6,7 @@
  *
  * Thread: main.
  */
-#ifndef HZP_API_CLI_COMMANDS_H
-#define HZP_API_CLI_COMMANDS_H
+#pragma once
 
 #include "api/cli/options.h"
 #include "mesh/launch/ranks.h"
@@ -64,5 +63,3 @@ char *hzp_cmd_ranks_record(const struct hzp_options *options);
 
 /* CPU threads of this rank: as --threads says, else its part of what the machine has. */
 int64_t hzp_cmd_ranks_threads(const struct hzp_options *options, const struct hzp_ranks *ranks);
-
-#endif

@@ -5,10 +5,7 @@
  *
  * Thread: any; constant.
  */
-#ifndef HZP_API_CLI_COMMIT_H
-#define HZP_API_CLI_COMMIT_H
+#pragma once
 
 /* The abbreviated commit id; "unknown" if the source is not a git repository. */
 extern const char hzp_commit[];
-
-#endif

@@ -6,8 +6,7 @@
  *
  * Thread: main.
  */
-#ifndef HZP_API_CLI_LINE_H
-#define HZP_API_CLI_LINE_H
+#pragma once
 
 /* Before the first line.  words: what the beginning of a line is completed to, the last one NULL;
  * borrowed.  Reads the history of earlier runs, $XDG_STATE_HOME/hzpserve/chat_history or below
@@ -17,5 +16,3 @@ void hzp_line_end(void);
 
 /* The next line without its end, owned by the caller; NULL: the end of input. */
 char *hzp_line_read(const char *prompt);
-
-#endif

@@ -11,8 +11,7 @@
  *
  * Thread: any; strings are borrowed.
  */
-#ifndef HZP_API_CLI_NEAREST_H
-#define HZP_API_CLI_NEAREST_H
+#pragma once
 
 enum { HZP_NEAREST_TEXT = 96 };
 
@@ -27,5 +26,3 @@ void hzp_nearest_try(struct hzp_nearest *near, const char *candidate);
 
 /* The end of an error message, written to ret [HZP_NEAREST_TEXT]; "": none is similar. */
 const char *hzp_nearest_text(const struct hzp_nearest *near, char *ret);
-
-#endif

@@ -7,8 +7,7 @@
  *
  * Thread: any; constant.
  */
-#ifndef HZP_API_CLI_OPTION_TABLE_H
-#define HZP_API_CLI_OPTION_TABLE_H
+#pragma once
 
 #include "api/cli/options.h"
 
@@ -61,5 +60,3 @@ struct hzp_command_info {
 
 extern const struct hzp_command_info hzp_commands[];
 extern const int hzp_command_count;
-
-#endif

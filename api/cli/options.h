@@ -11,8 +11,7 @@
  *
  * Thread: main, once; read-only from then on.
  */
-#ifndef HZP_API_CLI_OPTIONS_H
-#define HZP_API_CLI_OPTIONS_H
+#pragma once
 
 #include "api/cli/bench_settings.h"
 #include "api/engine/settings.h"
@@ -163,5 +162,3 @@ int hzp_options_no_bench(const char *name, struct hzp_err_text *reterr);
 /* Parses sizes like 512M, 1.5G, 2GiB (powers of 1024), 2GB (of 1000) and 4096 into bytes.  -1: the
  * text is not a size. */
 int64_t hzp_size_parse(const char *text);
-
-#endif

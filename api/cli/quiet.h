@@ -6,8 +6,7 @@
  *
  * Thread: one.
  */
-#ifndef HZP_API_CLI_QUIET_H
-#define HZP_API_CLI_QUIET_H
+#pragma once
 
 #include <sched.h>
 #include <stdbool.h>
@@ -32,5 +31,3 @@ uint64_t hzp_quiet_processors(void);
 /* The busy time of these CPUs by a text like /proc/stat's, in ticks; negative: it has none of
  * them. */
 double hzp_quiet_busy(const char *text, const cpu_set_t *cpus);
-
-#endif

@@ -3,8 +3,7 @@
  *
  * Thread: main.
  */
-#ifndef HZP_API_CLI_RECORD_H
-#define HZP_API_CLI_RECORD_H
+#pragma once
 
 #include "api/cli/options.h"
 
@@ -15,5 +14,3 @@
  * be read; HZP_EINVAL: the record is longer than size. */
 int hzp_options_record(const struct hzp_options *options, char *ret, size_t size,
                        struct hzp_err_text *reterr);
-
-#endif

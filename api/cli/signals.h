@@ -13,8 +13,7 @@
  *
  * Thread: the main thread.
  */
-#ifndef HZP_API_CLI_SIGNALS_H
-#define HZP_API_CLI_SIGNALS_H
+#pragma once
 
 #include <signal.h>
 #include <stdbool.h>
@@ -47,5 +46,3 @@ bool hzp_signal_is_ignored(int number);
 
 /* Whether standard input or output is a terminal. */
 bool hzp_signals_have_terminal(void);
-
-#endif

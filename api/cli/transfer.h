@@ -6,8 +6,7 @@
  *
  * Thread: any; a call blocks.
  */
-#ifndef HZP_API_CLI_TRANSFER_H
-#define HZP_API_CLI_TRANSFER_H
+#pragma once
 
 #include "api/client/http_client.h"
 
@@ -22,5 +21,3 @@ int hzp_transfer_get(const struct hzp_http_host *server, const char *route, void
 /* Sends n bytes, n > 0. */
 int hzp_transfer_put(const struct hzp_http_host *server, const char *route, const void *data,
                      size_t n, struct hzp_err_text *reterr);
-
-#endif

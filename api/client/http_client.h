@@ -9,8 +9,7 @@
  *
  * Thread: any; hzp_http_call and hzp_http_ask block.
  */
-#ifndef HZP_API_CLIENT_HTTP_CLIENT_H
-#define HZP_API_CLIENT_HTTP_CLIENT_H
+#pragma once
 
 #include "base/err.h"
 
@@ -100,5 +99,3 @@ const char *hzp_http_error(const json_t *answer);
 /* The sum of a metric's lines in a page of Prometheus text that have this label, "": any.  NAN:
  * there is none. */
 double hzp_http_metric(const char *page, const char *name, const char *label);
-
-#endif

@@ -24,8 +24,7 @@
  * Thread: one, from open to close, because a device belongs to one thread for its lifetime; read
  * and the part of close that needs no device may run on another thread.
  */
-#ifndef HZP_API_ENGINE_ASSEMBLY_H
-#define HZP_API_ENGINE_ASSEMBLY_H
+#pragma once
 
 #include "api/engine/axes.h"
 #include "api/engine/memory_plan.h"
@@ -201,5 +200,3 @@ int hzp_assembly_model(const struct hzp_model_settings *settings, struct hzp_mod
  * there is a directory.  The caller closes the assembly. */
 int hzp_assembly_rig(const struct hzp_assembly_config *config, bool noise, struct hzp_assembly *ret,
                      struct hzp_err_text *reterr);
-
-#endif

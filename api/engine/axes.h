@@ -13,8 +13,7 @@
  *
  * Thread: the engine's.
  */
-#ifndef HZP_API_ENGINE_AXES_H
-#define HZP_API_ENGINE_AXES_H
+#pragma once
 
 #include "api/engine/rank_link.h"
 #include "weights/tensor_slice.h"
@@ -53,5 +52,3 @@ void hzp_axes_check(struct hzp_axes *axes);
  * No effect on what is closed already. */
 void hzp_axes_close_steps(struct hzp_axes *axes);
 void hzp_axes_close(struct hzp_axes *axes);
-
-#endif

@@ -18,8 +18,7 @@
  *
  * Thread: any; the measuring is a thread's of its own ("hzp-effect").
  */
-#ifndef HZP_API_ENGINE_EFFECT_H
-#define HZP_API_ENGINE_EFFECT_H
+#pragma once
 
 #include "api/learn/state.h"
 #include "serve/scheduler.h"
@@ -56,5 +55,3 @@ bool hzp_effects_pending(struct hzp_effects *e, int64_t first);
 /* What was found, as in api/learn/lessons.h: a new reference; NULL: it was not measured, or is not
  * among the newest.  e may be NULL. */
 json_t *hzp_effects_found(struct hzp_effects *e, int64_t first);
-
-#endif

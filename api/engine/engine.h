@@ -13,8 +13,7 @@
  *
  * Thread: any, except start, stop and finish: the thread that created it.
  */
-#ifndef HZP_API_ENGINE_ENGINE_H
-#define HZP_API_ENGINE_ENGINE_H
+#pragma once
 
 #include "api/engine/assembly.h"
 #include "api/engine/effect.h"
@@ -85,5 +84,3 @@ bool hzp_engine_running(struct hzp_engine *engine);
  * a hurry.  Returns the loop's result: HZP_EDEVICE if the device failed, HZP_EIO if the last
  * checkpoint or versions could not be written.  NULL: no effect. */
 int hzp_engine_finish(struct hzp_engine *engine);
-
-#endif

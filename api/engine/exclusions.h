@@ -8,8 +8,7 @@
  *
  * Thread: any.
  */
-#ifndef HZP_API_ENGINE_EXCLUSIONS_H
-#define HZP_API_ENGINE_EXCLUSIONS_H
+#pragma once
 
 #include "api/engine/settings.h"
 
@@ -24,5 +23,3 @@ const struct hzp_exclusion *hzp_exclusion(int i);
  * what it cannot be used with, and why: the first row that applies. */
 int hzp_exclusions_check(const struct hzp_engine_settings *settings, int ranks,
                          struct hzp_err_text *reterr);
-
-#endif

@@ -7,8 +7,7 @@
  *
  * Thread: the device's.
  */
-#ifndef HZP_API_ENGINE_FILL_H
-#define HZP_API_ENGINE_FILL_H
+#pragma once
 
 #include "weights/versions.h"
 
@@ -20,5 +19,3 @@ int hzp_fill_load(struct hzp_weights *weights, struct hzp_version *draft, const 
 /* For measurements: normal noise with standard deviation 0.02, generated on the device, identical
  * on every device; norm weights are 1.  HZP_ENOMEM, HZP_EDEVICE. */
 int hzp_fill_noise(struct hzp_weights *weights, struct hzp_version *draft);
-
-#endif

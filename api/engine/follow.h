@@ -8,8 +8,7 @@
  *
  * Thread: the one that calls becomes the engine's.
  */
-#ifndef HZP_API_ENGINE_FOLLOW_H
-#define HZP_API_ENGINE_FOLLOW_H
+#pragma once
 
 #include "api/engine/assembly.h"
 
@@ -41,5 +40,3 @@ struct hzp_follow_replica {
 /* Returns when rank 0 has ended in good order.  HZP_EIO: it, or another rank, was lost; other
  * errors as of hzp_assembly_open.  The text names the rank. */
 int hzp_follow(const struct hzp_follow_config *config, struct hzp_err_text *reterr);
-
-#endif

@@ -2,7 +2,6 @@
 #include "api/engine/group.h"
 
 #include "base/arena.h"
-#include "nanobatch/loop.h"
 #include "weights/config.h"
 #include "weights/tensor_slice.h"
 
@@ -41,15 +40,7 @@ int hzp_group_check(const struct hzp_engine_settings *s, int ranks, struct hzp_e
 int hzp_group_tell_start(struct hzp_link *link, struct hzp_group_start *start,
                          struct hzp_err_text *reterr)
 {
-    struct hzp_transfer transfer = {.op = HZP_BROADCAST,
-                                    .type = HZP_WIRE_BYTE,
-                                    .count = sizeof(*start),
-                                    .recv = start,
-                                    .host = true,
-                                    .tag = sizeof(*start)};
-    hzp_ticket ticket;
-    HZP_TRY(hzp_link_post(link, &transfer, &ticket, reterr));
-    return hzp_link_wait(link, ticket, reterr);
+    return hzp_link_broadcast(link, 0, start, sizeof(*start), sizeof(*start), reterr);
 }
 
 /* ---- numbers ---- */
@@ -57,16 +48,7 @@ int hzp_group_tell_start(struct hzp_link *link, struct hzp_group_start *start,
 static int gather(struct hzp_link *link, const int64_t *own, int count, int64_t *all,
                   struct hzp_err_text *reterr)
 {
-    struct hzp_transfer transfer = {.op = HZP_ALL_GATHER,
-                                    .type = HZP_WIRE_U64,
-                                    .count = (size_t)count,
-                                    .send = own,
-                                    .recv = all,
-                                    .host = true,
-                                    .tag = (uint64_t)count};
-    hzp_ticket ticket;
-    HZP_TRY(hzp_link_post(link, &transfer, &ticket, reterr));
-    return hzp_link_wait(link, ticket, reterr);
+    return hzp_link_gather(link, own, (size_t)count * sizeof(*own), all, (uint64_t)count, reterr);
 }
 
 int hzp_group_compare(struct hzp_link *link, const struct hzp_group_number *number, int count,

@@ -10,8 +10,7 @@
  *
  * Thread: the one that owns the link.
  */
-#ifndef HZP_API_ENGINE_GROUP_H
-#define HZP_API_ENGINE_GROUP_H
+#pragma once
 
 #include "api/engine/settings.h"
 #include "mesh/link.h"
@@ -63,5 +62,3 @@ int hzp_group_differs(struct hzp_link *link, int64_t value, int *ret_rank, int64
 
 /* The smallest value of any rank, in *value; waits until all ranks have come so far. */
 int hzp_group_least(struct hzp_link *link, int64_t *value, struct hzp_err_text *reterr);
-
-#endif

@@ -9,13 +9,10 @@
  *
  * Thread: the one that calls; it becomes the engine's.
  */
-#ifndef HZP_API_ENGINE_JOIN_H
-#define HZP_API_ENGINE_JOIN_H
+#pragma once
 
 #include "api/engine/assembly.h"
 
 /* HZP_OK: rank 0 has ended in good order; errors of hzp_assembly_open and hzp_member_run. */
 int hzp_group_join(const struct hzp_engine_settings *settings, struct hzp_link *link,
                    struct hzp_err_text *reterr);
-
-#endif

@@ -7,7 +7,6 @@
 #include "serve/request.h"
 #include "train/learner/learner.h"
 #include "train/history/snapshot.h"
-#include "weights/fp8.h"
 
 #include <stdarg.h>
 #include <string.h>

@@ -6,8 +6,7 @@
  *
  * Thread: any; a plan is constant once made.
  */
-#ifndef HZP_API_ENGINE_MEMORY_PLAN_H
-#define HZP_API_ENGINE_MEMORY_PLAN_H
+#pragma once
 
 #include "api/engine/settings.h"
 #include "nanobatch/model/forward.h"
@@ -80,5 +79,3 @@ void hzp_memory_plan_log(const struct hzp_memory_plan *plan);
 
 /* Formats a size as 12.3 MB and so on, in powers of 1024; text [16]. */
 const char *hzp_size_text(size_t bytes, char *text);
-
-#endif

@@ -31,16 +31,7 @@ static bool one_gpu_allowed(void)
 /* Gathers the identities of all ranks. */
 static int exchange(struct hzp_link *host, struct identity *all, struct hzp_err_text *reterr)
 {
-    struct hzp_transfer what = {.op = HZP_ALL_GATHER,
-                                .type = HZP_WIRE_BYTE,
-                                .count = sizeof(*all),
-                                .send = &all[hzp_link_rank(host)],
-                                .recv = all,
-                                .host = true,
-                                .tag = UINT64_MAX};
-    hzp_ticket ticket;
-    HZP_TRY(hzp_link_post(host, &what, &ticket, reterr));
-    return hzp_link_wait(host, ticket, reterr);
+    return hzp_link_gather(host, &all[hzp_link_rank(host)], sizeof(*all), all, UINT64_MAX, reterr);
 }
 
 static struct identity *identities(const struct hzp_link *host)

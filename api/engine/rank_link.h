@@ -9,8 +9,7 @@
  *
  * Thread: engine.
  */
-#ifndef HZP_API_ENGINE_RANK_LINK_H
-#define HZP_API_ENGINE_RANK_LINK_H
+#pragma once
 
 #include "api/engine/settings.h"
 #include "mesh/link.h"
@@ -38,5 +37,3 @@ enum hzp_rank_use { HZP_RANK_TRANSFERS, HZP_RANK_STEPS, HZP_RANK_LANE };
 int hzp_rank_link_open(struct hzp_link *host, struct hzp_device *dev,
                        const struct hzp_ranks_settings *settings, bool joins, enum hzp_rank_use use,
                        struct hzp_link **ret, struct hzp_err_text *reterr);
-
-#endif

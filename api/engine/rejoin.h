@@ -9,8 +9,7 @@
  *
  * Thread: one of its own ("hzp-rejoin"); start and stop: the thread that started the engine.
  */
-#ifndef HZP_API_ENGINE_REJOIN_H
-#define HZP_API_ENGINE_REJOIN_H
+#pragma once
 
 #include "api/engine/engine.h"
 
@@ -23,5 +22,3 @@ int hzp_rejoin_start(struct hzp_engine *engine, const struct hzp_ranks_settings 
 
 /* Before the engine stops; ends soon, wherever it is.  NULL: no effect. */
 void hzp_rejoin_stop(struct hzp_rejoin *r);
-
-#endif

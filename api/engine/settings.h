@@ -10,8 +10,7 @@
  *
  * Thread: any; constant once handed over.
  */
-#ifndef HZP_API_ENGINE_SETTINGS_H
-#define HZP_API_ENGINE_SETTINGS_H
+#pragma once
 
 #include "device/device.h"
 #include "mesh/launch/ranks.h"
@@ -158,5 +157,3 @@ bool hzp_settings_by_lesson(const struct hzp_engine_settings *settings);
 /* HZP_EINVAL names the setting. */
 int hzp_settings_policy(const struct hzp_split_settings *settings, struct hzp_policy *ret,
                         struct hzp_err_text *reterr);
-
-#endif

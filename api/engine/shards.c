@@ -61,13 +61,10 @@ static int tell(struct hzp_link *link, int result, struct hzp_shards *shards,
                 struct hzp_err_text *reterr)
 {
     struct told told = {.groups = shards->groups, .ordered = shards->ordered, .result = result};
-    struct hzp_transfer what = {
-        .op = HZP_BROADCAST, .count = sizeof(told), .recv = &told, .host = true, .tag = UINT64_MAX};
-    hzp_ticket ticket;
     if (result < 0 && reterr)
         memcpy(told.text, reterr->text, HZP_MIN(sizeof(told.text), sizeof(reterr->text)) - 1);
-    HZP_TRY(hzp_link_post(link, &what, &ticket, result < 0 ? NULL : reterr));
-    HZP_TRY(hzp_link_wait(link, ticket, result < 0 ? NULL : reterr));
+    HZP_TRY(
+        hzp_link_broadcast(link, 0, &told, sizeof(told), UINT64_MAX, result < 0 ? NULL : reterr));
     if (told.result < 0)
         return shards->rank ? hzp_fail(reterr, told.result, "rank 0: %s", told.text) : result;
     shards->groups = told.groups;

@@ -4,8 +4,7 @@
  *
  * Thread: the engine's.
  */
-#ifndef HZP_API_ENGINE_SHARDS_H
-#define HZP_API_ENGINE_SHARDS_H
+#pragma once
 
 #include "api/engine/memory_plan.h"
 #include "mesh/link.h"
@@ -28,5 +27,3 @@ int hzp_shards_agree(const struct hzp_shards_request *request, struct hzp_layout
  * agree.  HZP_EIO. */
 int hzp_shards_tell(struct hzp_link *link, const struct hzp_shards *shards,
                     struct hzp_err_text *reterr);
-
-#endif

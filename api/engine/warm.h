@@ -4,8 +4,7 @@
  *
  * Thread: engine.
  */
-#ifndef HZP_API_ENGINE_WARM_H
-#define HZP_API_ENGINE_WARM_H
+#pragma once
 
 #include "nanobatch/loop.h"
 #include "serve/kvpool.h"
@@ -15,5 +14,3 @@
  * algorithms for them.  pool NULL: nothing serves; learner NULL: nothing is learned. */
 int hzp_warm_up(struct hzp_loop *loop, struct hzp_kvpool *pool, struct hzp_learner *learner,
                 const struct hzp_device *dev);
-
-#endif

@@ -25,8 +25,7 @@
  *
  * Thread: one at a time.
  */
-#ifndef HZP_API_FRONT_DISPATCH_H
-#define HZP_API_FRONT_DISPATCH_H
+#pragma once
 
 #include "base/base.h"
 
@@ -80,5 +79,3 @@ void hzp_dispatch_note_session(struct hzp_dispatch *d, uint64_t session, int ran
 /* A request has ended with so many tokens. */
 void hzp_dispatch_ended(struct hzp_dispatch *d, int32_t tokens);
 int32_t hzp_dispatch_expected(const struct hzp_dispatch *d, int32_t max_tokens);
-
-#endif

@@ -320,7 +320,6 @@ void hzp_front_end(struct hzp_front *f, struct hzp_remote *m, enum hzp_request_s
     }
     if (rq->max_tokens && (state == HZP_REQUEST_STOPPED || state == HZP_REQUEST_LENGTH))
         hzp_dispatch_ended(f->dispatch, atomic_load(&rq->out_count));
-    rq->finished_ns = hzp_now_ns();
     if (!noted)
         hzp_front_note(f, rq, true);
     give_back(f, m);

@@ -34,8 +34,7 @@
  * Thread: any, except create, start and destroy: the engine's.  The thread "hzp-replicas" owns the
  * socket.  Nothing here waits for a replica.
  */
-#ifndef HZP_API_FRONT_FRONT_H
-#define HZP_API_FRONT_FRONT_H
+#pragma once
 
 #include "api/front/message.h"
 #include "mesh/peers/pipe.h"
@@ -106,5 +105,3 @@ int hzp_front_ranks(const struct hzp_front *f); /* how many, with rank 0 */
 /* The rank gets no more requests, or does again; those it has are finished.  HZP_ENOENT: no such
  * rank. */
 int hzp_front_drain(struct hzp_front *f, int rank, bool drain);
-
-#endif

@@ -4,8 +4,7 @@
  *
  * Thread: see struct hzp_front.
  */
-#ifndef HZP_API_FRONT_FRONT_STATE_H
-#define HZP_API_FRONT_FRONT_STATE_H
+#pragma once
 
 #include "api/front/dispatch.h"
 #include "api/front/front.h"
@@ -106,5 +105,3 @@ void *hzp_front_main(void *front);
 
 /* Does all that is due and waits for nothing.  False: the front ends. */
 bool hzp_front_turn(struct hzp_front *f);
-
-#endif

@@ -24,8 +24,7 @@
  *
  * Thread: any; a message belongs to one thread at a time.
  */
-#ifndef HZP_API_FRONT_MESSAGE_H
-#define HZP_API_FRONT_MESSAGE_H
+#pragma once
 
 #include "base/err.h"
 #include "nanobatch/split/policy.h"
@@ -172,5 +171,3 @@ bool hzp_news_hidden(struct hzp_message_reader *reader, const struct hzp_news *n
 /* Behind these: what is known of its prompt's tokens, into the request; rq NULL: passed over. */
 bool hzp_news_prompt(struct hzp_message_reader *reader, const struct hzp_news *news, int32_t vocab,
                      struct hzp_request *rq);
-
-#endif

@@ -14,8 +14,7 @@
  * waits for the engine, nor the engine for it.  "hzp-rules" makes grammars; requests wait for
  * theirs before they are submitted.
  */
-#ifndef HZP_API_FRONT_REPLICA_H
-#define HZP_API_FRONT_REPLICA_H
+#pragma once
 
 #include "api/front/message.h"
 #include "mesh/peers/pipe.h"
@@ -60,5 +59,3 @@ int hzp_replica_end(struct hzp_replica_rank *r, struct hzp_err_text *reterr);
 
 /* After the scheduler has let go of all requests (hzp_scheduler_abort).  NULL: no effect. */
 void hzp_replica_destroy(struct hzp_replica_rank *r);
-
-#endif

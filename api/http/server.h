@@ -4,8 +4,7 @@
  *
  * Thread: the one that starts the server also stops it.
  */
-#ifndef HZP_API_HTTP_SERVER_H
-#define HZP_API_HTTP_SERVER_H
+#pragma once
 
 #include "api/http/routes/metrics.h"
 #include "api/http/wire/http.h"
@@ -24,5 +23,3 @@ int hzp_http_forward(const struct hzp_http_settings *settings, struct hzp_port *
 /* Refuses new connections, waits (at most so long) until answers in progress are sent, closes.
  * NULL: no effect. */
 void hzp_http_stop(struct hzp_server *server, uint64_t wait_ns);
-
-#endif

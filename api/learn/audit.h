@@ -11,8 +11,7 @@
  *
  * Thread: any (one lock inside); it writes to the disk.
  */
-#ifndef HZP_API_LEARN_AUDIT_H
-#define HZP_API_LEARN_AUDIT_H
+#pragma once
 
 #include "base/err.h"
 
@@ -44,5 +43,3 @@ bool hzp_audit_find(const struct hzp_audit *audit, int64_t number, struct hzp_au
 
 /* The same with another bound on the bytes of a file: for tests. */
 void hzp_audit_bound(struct hzp_audit *audit, int64_t bytes);
-
-#endif

@@ -7,8 +7,7 @@
  *
  * Thread: any; one at a time per parent directory.
  */
-#ifndef HZP_API_LEARN_CHECKPOINT_H
-#define HZP_API_LEARN_CHECKPOINT_H
+#pragma once
 
 #include "api/learn/retention.h"
 #include "train/history/snapshot.h"
@@ -71,5 +70,3 @@ void hzp_checkpoint_remove(const char *path);
 /* Renames the checkpoint, which is damaged, to NAME.damaged, so that it is neither used nor pruned;
  * no effect if it is not there. */
 int hzp_checkpoint_set_aside(const char *parent, const char *name, struct hzp_err_text *reterr);
-
-#endif

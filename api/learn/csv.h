@@ -5,8 +5,7 @@
  *
  * Thread: any; values.
  */
-#ifndef HZP_API_LEARN_CSV_H
-#define HZP_API_LEARN_CSV_H
+#pragma once
 
 #include "base/err.h"
 
@@ -20,5 +19,3 @@
 int hzp_csv_read(const char *text, size_t bytes, char delimiter,
                  int (*found)(void *ctx, int64_t line, json_t *object), void *ctx,
                  struct hzp_err_text *reterr);
-
-#endif

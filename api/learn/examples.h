@@ -25,8 +25,7 @@
  *
  * Thread: any; the context is constant once made, except for the lock around commit and push.
  */
-#ifndef HZP_API_LEARN_EXAMPLES_H
-#define HZP_API_LEARN_EXAMPLES_H
+#pragma once
 
 #include "api/learn/forms.h"
 #include "base/thread.h"
@@ -114,5 +113,3 @@ int hzp_examples_commit(struct hzp_examples *ex, struct hzp_sample **sample, int
                         struct hzp_err_text *reterr);
 
 void hzp_examples_free(struct hzp_sample **sample, int32_t count); /* array and samples */
-
-#endif

@@ -3,8 +3,7 @@
  *
  * Thread: the owner's.
  */
-#ifndef HZP_API_LEARN_EXAMPLES_PARTS_H
-#define HZP_API_LEARN_EXAMPLES_PARTS_H
+#pragma once
 
 #include "api/learn/examples.h"
 
@@ -67,5 +66,3 @@ int hzp_parse_document(struct hzp_parse *p, const char *text, size_t bytes);
 int hzp_parse_body(struct hzp_parse *p, const char *body, size_t bytes, const char *content_type);
 /* Ends the parsing, whose result is r: hands the samples over, or frees them. */
 int hzp_parse_take(struct hzp_parse *p, int r, struct hzp_sample ***ret, int32_t *ret_count);
-
-#endif

@@ -4,8 +4,7 @@
  *
  * Thread: any.
  */
-#ifndef HZP_API_LEARN_FINGERPRINT_H
-#define HZP_API_LEARN_FINGERPRINT_H
+#pragma once
 
 #include "text/tokenizer/tokenizer.h"
 #include "weights/layout.h"
@@ -36,5 +35,3 @@ void hzp_fingerprint_files(const char *dir, char ret[HZP_FINGERPRINT_SIZE]);
 /* The bytes of dir/tokenizer.json.  "none": there is none. */
 int hzp_fingerprint_tokenizer(const char *dir, char ret[HZP_FINGERPRINT_SIZE],
                               struct hzp_err_text *reterr);
-
-#endif

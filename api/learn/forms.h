@@ -23,8 +23,7 @@
  *
  * Thread: any; values.
  */
-#ifndef HZP_API_LEARN_FORMS_H
-#define HZP_API_LEARN_FORMS_H
+#pragma once
 
 #include "base/err.h"
 #include "text/chars/textbuf.h"
@@ -78,5 +77,3 @@ int hzp_form_unused(const json_t *object, const char *used, const char *why,
 /* What kind of file begins with these bytes, if it is one that people have and this program does
  * not read, with what to do about it; NULL: none of these. */
 const char *hzp_form_unread(const char *data, size_t bytes);
-
-#endif

@@ -9,8 +9,7 @@
  *
  * Thread: any; constant once made.
  */
-#ifndef HZP_API_LEARN_GATE_FILE_H
-#define HZP_API_LEARN_GATE_FILE_H
+#pragma once
 
 #include "api/learn/examples.h"
 #include "train/conductor/trainer.h"
@@ -24,5 +23,3 @@ int hzp_gate_file_open(const struct hzp_examples *ex, const char *path, const ch
                        struct hzp_gate_file **ret, struct hzp_err_text *reterr);
 void hzp_gate_file_close(struct hzp_gate_file *file);                        /* NULL: no effect */
 const struct hzp_gate *hzp_gate_file_gate(const struct hzp_gate_file *file); /* NULL: NULL */
-
-#endif

@@ -4,8 +4,7 @@
  *
  * Thread: any, once the state is open.
  */
-#ifndef HZP_API_LEARN_LESSONS_H
-#define HZP_API_LEARN_LESSONS_H
+#pragma once
 
 #include "api/learn/state.h"
 
@@ -63,5 +62,3 @@ json_t *hzp_state_reason(struct hzp_state *s, int64_t first, int64_t last);
 /* What is kept of jobs of rollouts (api/rollout), without texts: a list. */
 void hzp_state_put_rollouts(struct hzp_state *s, const json_t *list);
 json_t *hzp_state_rollouts(struct hzp_state *s); /* a new reference; NULL: nothing */
-
-#endif

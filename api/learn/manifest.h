@@ -10,8 +10,7 @@
  *
  * Thread: any; plain data.
  */
-#ifndef HZP_API_LEARN_MANIFEST_H
-#define HZP_API_LEARN_MANIFEST_H
+#pragma once
 
 #include "api/learn/fingerprint.h"
 #include "weights/units.h"
@@ -75,5 +74,3 @@ bool hzp_manifest_type_read(const char *text, enum hzp_dtype *ret);
 /* Reads at most max bytes of dir/name from `at` on; *ret_bytes 0: its end.  HZP_EIO, HZP_ENOENT. */
 int hzp_manifest_read_file(const char *dir, const char *name, uint64_t at, void *ret, size_t max,
                            size_t *ret_bytes, struct hzp_err_text *reterr);
-
-#endif

@@ -8,8 +8,7 @@
  *
  * Thread: any; a value.
  */
-#ifndef HZP_API_LEARN_OUTLOOK_H
-#define HZP_API_LEARN_OUTLOOK_H
+#pragma once
 
 #include "nanobatch/loop.h"
 #include "train/conductor/trainer.h"
@@ -30,5 +29,3 @@ const char *hzp_outlook_reason(int i);
 /* False, and an outlook that knows nothing: out of memory. */
 bool hzp_outlook_read(struct hzp_trainer *trainer, struct hzp_sample_queue *queue,
                       struct hzp_loop *loop, struct hzp_outlook *ret);
-
-#endif

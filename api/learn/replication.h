@@ -4,8 +4,7 @@
  *
  * Thread: any but the engine's, once the state is open: all functions read or write the disk.
  */
-#ifndef HZP_API_LEARN_REPLICATION_H
-#define HZP_API_LEARN_REPLICATION_H
+#pragma once
 
 #include "api/learn/manifest.h"
 #include "api/learn/versions.h"
@@ -44,5 +43,3 @@ int hzp_state_upload_write(struct hzp_state *s, uint64_t checksum, int32_t u, ui
                            const void *data, size_t n, uint64_t *ret_received,
                            struct hzp_err_text *reterr);
 /* The activation is a job of kind HZP_JOB_PUSH (hzp_state_ask). */
-
-#endif

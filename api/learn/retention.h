@@ -11,8 +11,7 @@
  *
  * Thread: any; pure functions.
  */
-#ifndef HZP_API_LEARN_RETENTION_H
-#define HZP_API_LEARN_RETENTION_H
+#pragma once
 
 #include "base/err.h"
 
@@ -37,5 +36,3 @@ struct hzp_kept_one {
 /* Decides for all of them; they are sorted, newest first.  now: the present hour. */
 void hzp_retention_decide(const struct hzp_retention *policy, int64_t now, struct hzp_kept_one *one,
                           int64_t count);
-
-#endif

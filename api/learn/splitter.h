@@ -12,8 +12,7 @@
  *
  * Thread: the owner's.
  */
-#ifndef HZP_API_LEARN_SPLITTER_H
-#define HZP_API_LEARN_SPLITTER_H
+#pragma once
 
 #include "base/err.h"
 #include "text/chars/textbuf.h"
@@ -52,5 +51,3 @@ void hzp_splitter_fini(struct hzp_splitter *s);
  * long, or an array that does not end; s->line says where; HZP_ENOMEM. */
 int hzp_splitter_feed(struct hzp_splitter *s, const char *data, size_t bytes, bool last,
                       struct hzp_err_text *reterr);
-
-#endif

@@ -24,8 +24,7 @@
  *
  * Thread: as each function says.
  */
-#ifndef HZP_API_LEARN_STATE_H
-#define HZP_API_LEARN_STATE_H
+#pragma once
 
 #include "api/learn/examples.h"
 #include "nanobatch/loop.h"
@@ -196,5 +195,3 @@ void hzp_state_read_stats(struct hzp_state *s, struct hzp_state_stats *ret);
  * model directory's real path.  HZP_ENOENT: there is no home directory. */
 int hzp_state_default_dir(const char *model_dir, char *ret, size_t size,
                           struct hzp_err_text *reterr);
-
-#endif

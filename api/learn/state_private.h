@@ -7,8 +7,7 @@
  *
  * Thread: as the comments in the struct say.
  */
-#ifndef HZP_API_LEARN_STATE_PRIVATE_H
-#define HZP_API_LEARN_STATE_PRIVATE_H
+#pragma once
 
 #include "api/learn/audit.h"
 #include "api/learn/gate_file.h"
@@ -249,5 +248,3 @@ void hzp_state_turn_rejoin(struct hzp_state *s, bool last);
 /* Suspends learning, makes the newest whole checkpoint on disk serve again, *ret_version, and has
  * what was learned since learned again. */
 int hzp_state_fall_back(struct hzp_state *s, uint64_t *ret_version, struct hzp_err_text *reterr);
-
-#endif

@@ -9,8 +9,7 @@
  *
  * Thread: any, once.  HZP_EBUSY: a server uses the directory.
  */
-#ifndef HZP_API_LEARN_STATE_TOOL_H
-#define HZP_API_LEARN_STATE_TOOL_H
+#pragma once
 
 #include "base/err.h"
 
@@ -23,5 +22,3 @@ enum hzp_state_action { HZP_STATE_LIST, HZP_STATE_CHECK, HZP_STATE_REPAIR };
  * repaired. */
 int hzp_state_tool(const char *dir, enum hzp_state_action action, FILE *out, int64_t *ret_damaged,
                    struct hzp_err_text *reterr);
-
-#endif

@@ -14,8 +14,7 @@
  *
  * Thread: one.
  */
-#ifndef HZP_API_LEARN_TRAIN_LOG_H
-#define HZP_API_LEARN_TRAIN_LOG_H
+#pragma once
 
 #include "train/conductor/trainer.h"
 
@@ -47,5 +46,3 @@ void hzp_train_log_use(const struct hzp_train_log *log);
 
 /* Ends the progress bar's line, so that other output can be printed. */
 void hzp_train_log_line(struct hzp_train_log *log);
-
-#endif

@@ -14,8 +14,7 @@
  *
  * Thread: push the engine's; write the file thread's, or any while neither runs.
  */
-#ifndef HZP_API_LEARN_UPDATE_LOG_H
-#define HZP_API_LEARN_UPDATE_LOG_H
+#pragma once
 
 #include "train/conductor/trainer.h"
 #include "weights/versions.h"
@@ -33,5 +32,3 @@ void hzp_update_log_push(struct hzp_update_log *log, const struct hzp_update_rep
  * version has learned every example beyond this number (hzp_state_learned_through). */
 void hzp_update_log_write(struct hzp_update_log *log, struct hzp_weights *weights,
                           int64_t learned_most);
-
-#endif

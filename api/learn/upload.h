@@ -15,8 +15,7 @@
  *
  * Thread: any (one lock inside); it reads and writes the disk.
  */
-#ifndef HZP_API_LEARN_UPLOAD_H
-#define HZP_API_LEARN_UPLOAD_H
+#pragma once
 
 #include "api/learn/manifest.h"
 
@@ -59,5 +58,3 @@ struct hzp_upload_fill {
     struct hzp_err_text *reterr;
 };
 int hzp_upload_fill(void *ctx, int32_t u, const struct hzp_unit_view *host);
-
-#endif

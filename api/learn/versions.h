@@ -17,8 +17,7 @@
  *
  * Thread: any, once the state is open.
  */
-#ifndef HZP_API_LEARN_VERSIONS_H
-#define HZP_API_LEARN_VERSIONS_H
+#pragma once
 
 #include "api/learn/state.h"
 
@@ -105,5 +104,3 @@ int hzp_state_unname(struct hzp_state *s, const char *name, struct hzp_err_text 
 
 /* The log of who did what; NULL: nothing is saved. */
 struct hzp_audit *hzp_state_audit(struct hzp_state *s);
-
-#endif

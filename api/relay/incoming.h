@@ -14,8 +14,7 @@
  *
  * Thread: the owner's.
  */
-#ifndef HZP_API_RELAY_INCOMING_H
-#define HZP_API_RELAY_INCOMING_H
+#pragma once
 
 #include "text/chars/textbuf.h"
 
@@ -71,5 +70,3 @@ bool hzp_incoming_header(const struct hzp_incoming *reply, size_t *at, const cha
                          size_t *names, const char **value, size_t *values);
 
 void hzp_incoming_fini(struct hzp_incoming *reply);
-
-#endif

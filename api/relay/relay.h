@@ -35,8 +35,7 @@
  * Thread: create, destroy: main; hzp_relay_answer: I/O threads.  "hzp-relay" owns the connections
  * to rank 0.
  */
-#ifndef HZP_API_RELAY_RELAY_H
-#define HZP_API_RELAY_RELAY_H
+#pragma once
 
 #include "api/http/wire/http.h"
 
@@ -52,5 +51,3 @@ void hzp_relay_destroy(struct hzp_relay *relay);
 
 /* What hzp_server_start_forwarding is given. */
 struct hzp_forwarder hzp_relay_forward(struct hzp_relay *relay);
-
-#endif

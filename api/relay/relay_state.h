@@ -4,8 +4,7 @@
  * Lifetime: the exchange and the thread hold a call each; who lets go last frees it, and with it
  * the hold on the exchange's memory.
  */
-#ifndef HZP_API_RELAY_RELAY_STATE_H
-#define HZP_API_RELAY_RELAY_STATE_H
+#pragma once
 
 #include "api/relay/incoming.h"
 #include "api/relay/relay.h"
@@ -64,5 +63,3 @@ void hzp_upstream_add(struct hzp_relay *relay, struct hzp_relay_call *call);
 /* Any thread: a call's client has left, or has read much. */
 void hzp_upstream_poke(struct hzp_relay *relay);
 void hzp_call_release(struct hzp_relay_call *call);
-
-#endif

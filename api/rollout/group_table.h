@@ -22,8 +22,7 @@
  *
  * Thread: the owner's.
  */
-#ifndef HZP_API_ROLLOUT_GROUP_TABLE_H
-#define HZP_API_ROLLOUT_GROUP_TABLE_H
+#pragma once
 
 #include "base/base.h"
 
@@ -81,5 +80,3 @@ void hzp_rollout_table_release(struct hzp_rollout_table *g, int32_t group, bool 
 
 /* How many are in this state. */
 int32_t hzp_rollout_table_count(const struct hzp_rollout_table *g, enum hzp_group_state state);
-
-#endif

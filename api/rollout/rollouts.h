@@ -28,8 +28,7 @@
  *
  * Thread: any; the work is a thread's of its own ("hzp-rollout").
  */
-#ifndef HZP_API_ROLLOUT_ROLLOUTS_H
-#define HZP_API_ROLLOUT_ROLLOUTS_H
+#pragma once
 
 #include "api/learn/state.h"
 #include "api/rollout/group_table.h"
@@ -117,5 +116,3 @@ struct hzp_rollouts_stats {
     int64_t staleness;
 };
 void hzp_rollouts_read_stats(struct hzp_rollouts *r, struct hzp_rollouts_stats *ret);
-
-#endif

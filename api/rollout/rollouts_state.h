@@ -4,8 +4,7 @@
  *
  * Thread: under the lock, which the thread holds but while it waits; what is marked is fixed.
  */
-#ifndef HZP_API_ROLLOUT_ROLLOUTS_STATE_H
-#define HZP_API_ROLLOUT_ROLLOUTS_STATE_H
+#pragma once
 
 #include "api/rollout/rollouts.h"
 #include "base/thread.h"
@@ -96,5 +95,3 @@ static inline bool hzp_rollout_ended(const struct hzp_rollout_job *job)
 {
     return job->status >= HZP_ROLLOUT_SUCCEEDED;
 }
-
-#endif

@@ -15,8 +15,7 @@
  *
  * Thread: any, one at a time.
  */
-#ifndef HZP_API_ROLLOUT_VERIFY_H
-#define HZP_API_ROLLOUT_VERIFY_H
+#pragma once
 
 #include "base/err.h"
 
@@ -40,5 +39,3 @@ bool hzp_verifier_is_client(const struct hzp_verifier *v, double *ret_seconds);
  * text.  Not of `client`. */
 double hzp_verify(struct hzp_verifier *v, const char *text, size_t bytes, int32_t tokens,
                   const char *reference);
-
-#endif

@@ -8,8 +8,7 @@
  *
  * Thread: the command's; the engine runs on its own thread, as in a server.
  */
-#ifndef HZP_DEV_BENCH_BENCH_H
-#define HZP_DEV_BENCH_BENCH_H
+#pragma once
 
 #include "api/cli/bench_settings.h"
 #include "api/engine/engine.h"
@@ -101,5 +100,3 @@ int hzp_bench_submit_all(struct hzp_bench_client *client, int count, int32_t pro
 
 /* Appends the inter-token latencies of a finished request, in seconds; returns the new count. */
 int64_t hzp_bench_itls(const struct hzp_request *rq, double *itl, int64_t n, int64_t max);
-
-#endif

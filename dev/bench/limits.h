@@ -6,8 +6,7 @@
  *
  * Thread: engine.
  */
-#ifndef HZP_DEV_BENCH_LIMITS_H
-#define HZP_DEV_BENCH_LIMITS_H
+#pragma once
 
 #include "device/device.h"
 
@@ -42,5 +41,3 @@ int hzp_device_read_rate(struct hzp_device *dev, const void *memory, size_t byte
 int hzp_cpu_limits(struct hzp_device *dev, struct hzp_limits *ret);
 int hzp_cpu_read_rate(struct hzp_device *dev, const void *memory, size_t bytes, double *ret);
 int hzp_cuda_limits(struct hzp_device *dev, struct hzp_limits *ret); /* HZP_EUNSUP: not built */
-
-#endif

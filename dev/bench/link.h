@@ -3,8 +3,7 @@
  *
  * Thread: the one that opened the link.
  */
-#ifndef HZP_DEV_BENCH_LINK_H
-#define HZP_DEV_BENCH_LINK_H
+#pragma once
 
 #include "api/cli/bench_settings.h"
 #include "device/device.h"
@@ -14,5 +13,3 @@
  * link moves; NULL: host memory. */
 int hzp_bench_link(struct hzp_link *link, struct hzp_device *dev,
                    const struct hzp_bench_settings *settings, struct hzp_err_text *reterr);
-
-#endif

@@ -11,8 +11,7 @@
  *
  * Thread: the caller's; hzp_load_run() blocks until the load has ended.
  */
-#ifndef HZP_DEV_BENCH_LOAD_H
-#define HZP_DEV_BENCH_LOAD_H
+#pragma once
 
 #include "api/client/http_client.h"
 #include "dev/bench/load_stats.h"
@@ -58,5 +57,3 @@ void hzp_load_read_cost(const struct hzp_http_host *server, struct hzp_load_cost
  * itself failed. */
 int hzp_load_run(const struct hzp_load_config *config, struct hzp_load_record *record,
                  struct hzp_load_failures *failures, struct hzp_err_text *reterr);
-
-#endif

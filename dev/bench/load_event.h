@@ -10,8 +10,7 @@
  *
  * Thread: any.
  */
-#ifndef HZP_DEV_BENCH_LOAD_EVENT_H
-#define HZP_DEV_BENCH_LOAD_EVENT_H
+#pragma once
 
 #include "base/err.h"
 
@@ -26,5 +25,3 @@ struct hzp_load_event {
 
 /* data: n bytes.  HZP_EFORMAT: not a JSON object. */
 int hzp_load_event_read(const char *data, size_t n, struct hzp_load_event *ret);
-
-#endif

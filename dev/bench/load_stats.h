@@ -11,8 +11,7 @@
  *
  * Thread: one.
  */
-#ifndef HZP_DEV_BENCH_LOAD_STATS_H
-#define HZP_DEV_BENCH_LOAD_STATS_H
+#pragma once
 
 #include "base/err.h"
 
@@ -77,5 +76,3 @@ int hzp_load_goals_parse(const char *text, struct hzp_load_goals *ret, struct hz
 
 /* The quantile p (0 .. 1) of n > 0 sorted values, with linear interpolation. */
 double hzp_load_quantile(const float *sorted, int64_t n, double p);
-
-#endif

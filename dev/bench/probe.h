@@ -5,8 +5,7 @@
  *
  * Thread: the caller's; the probe has one of its own between start and stop.
  */
-#ifndef HZP_DEV_BENCH_PROBE_H
-#define HZP_DEV_BENCH_PROBE_H
+#pragma once
 
 #include "dev/bench/load.h"
 
@@ -23,5 +22,3 @@ struct hzp_probe_report {
 
 /* Ends the thread.  probe NULL: a report of zeros. */
 void hzp_probe_stop(struct hzp_probe *probe, struct hzp_probe_report *ret);
-
-#endif

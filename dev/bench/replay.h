@@ -4,8 +4,7 @@
  *
  * Thread: the command's.
  */
-#ifndef HZP_DEV_BENCH_REPLAY_H
-#define HZP_DEV_BENCH_REPLAY_H
+#pragma once
 
 #include "api/cli/bench_settings.h"
 #include "base/err.h"
@@ -13,5 +12,3 @@
 /* Prints the report, or JSON, and writes the plot.  HZP_EINVAL: an option; HZP_EIO: no server, or
  * no request was answered; errors of the trace: see dev/bench/trace_file.h. */
 int hzp_bench_replay(const struct hzp_load_settings *settings, struct hzp_err_text *reterr);
-
-#endif

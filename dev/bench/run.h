@@ -4,8 +4,7 @@
  *
  * Thread: the command's.
  */
-#ifndef HZP_DEV_BENCH_RUN_H
-#define HZP_DEV_BENCH_RUN_H
+#pragma once
 
 #include "api/cli/bench_settings.h"
 #include "api/engine/settings.h"
@@ -14,5 +13,3 @@
  * settings are invalid; or the benchmark's error. */
 int hzp_bench_run(const struct hzp_bench_settings *settings,
                   const struct hzp_engine_settings *engine, struct hzp_err_text *reterr);
-
-#endif

@@ -3,8 +3,7 @@
  *
  * Thread: the command's.
  */
-#ifndef HZP_DEV_BENCH_SAMPLES_H
-#define HZP_DEV_BENCH_SAMPLES_H
+#pragma once
 
 #include "dev/bench/bench.h"
 
@@ -33,5 +32,3 @@ void hzp_bench_reports_destroy(struct hzp_bench_reports *reports); /* NULL: no e
 /* Called after each update of a benchmark's engine (hzp_engine_config.on_update); ctx: the
  * reports. */
 void hzp_bench_on_update(void *ctx, const struct hzp_update_report *report);
-
-#endif

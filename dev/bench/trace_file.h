@@ -14,8 +14,7 @@
  *
  * Thread: any; one at a time per trace.
  */
-#ifndef HZP_DEV_BENCH_TRACE_FILE_H
-#define HZP_DEV_BENCH_TRACE_FILE_H
+#pragma once
 
 #include "base/err.h"
 
@@ -54,5 +53,3 @@ void hzp_trace_file_free(struct hzp_trace_file *trace);
 
 /* "azure", "nanoflow" or "mooncake". */
 const char *hzp_trace_form_name(enum hzp_trace_form form);
-
-#endif

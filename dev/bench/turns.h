@@ -6,8 +6,7 @@
  *
  * Thread: created and read by the command's thread; the rest: engine.
  */
-#ifndef HZP_DEV_BENCH_TURNS_H
-#define HZP_DEV_BENCH_TURNS_H
+#pragma once
 
 #include "nanobatch/source.h"
 #include "train/conductor/trainer.h"
@@ -38,5 +37,3 @@ struct hzp_bench_switches {
 };
 /* Thread: any, once the engine has stopped or no step runs. */
 const struct hzp_bench_switches *hzp_bench_turns_switches(const struct hzp_bench_turns *t);
-
-#endif

@@ -8,8 +8,7 @@
  *
  * Thread: any; read-only once made.
  */
-#ifndef HZP_DEV_BENCH_WORKLOAD_H
-#define HZP_DEV_BENCH_WORKLOAD_H
+#pragma once
 
 #include "dev/bench/trace_file.h"
 
@@ -48,5 +47,3 @@ bool hzp_workload_timed(const struct hzp_workload *w);
 
 /* The tokens of prompt i; token has room for its input length. */
 void hzp_workload_prompt(const struct hzp_workload *w, int64_t i, int32_t *token);
-
-#endif

@@ -8,8 +8,7 @@
  *
  * Thread: one.
  */
-#ifndef HZP_DEV_GPU_OPEN_H
-#define HZP_DEV_GPU_OPEN_H
+#pragma once
 
 #include "api/engine/assembly.h"
 
@@ -50,5 +49,3 @@ double gpu_spread(const double *sorted, int n);
 
 /* Parses a positive whole number; anything else ends the program with status 2. */
 int32_t gpu_number(const char *text);
-
-#endif

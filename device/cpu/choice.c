@@ -1,12 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "device/cpu/choice.h"
 
-#include <errno.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
-#include <unistd.h>
+
+#include "base/cache.h"
 
 enum { TURNS = 4, LINE_MAX_BYTES = 512 };
 
@@ -82,41 +80,13 @@ bool hzp_choice_read(const char *path, const char *identity, struct hzp_cpu_choi
 
 void hzp_choice_write(const char *path, const char *identity, const struct hzp_cpu_choice *choice)
 {
-    char text[2 * LINE_MAX_BYTES], part[4096 + 32];
-    FILE *file;
-    bool ok;
+    char text[2 * LINE_MAX_BYTES];
 
-    if (!text_of(identity, choice, text, sizeof(text)))
-        return;
-    snprintf(part, sizeof(part), "%s.%ld", path, (long)getpid());
-    file = fopen(part, "wxe");
-    if (!file)
-        return;
-    ok = fputs(text, file) >= 0;
-    ok = fclose(file) == 0 && ok;
-    if (!ok || rename(part, path) < 0)
-        unlink(part);
+    if (text_of(identity, choice, text, sizeof(text)))
+        hzp_cache_put(path, text, strlen(text), NULL); /* else it is measured again */
 }
 
 bool hzp_choice_path(char *ret, size_t size)
 {
-    const char *cache = getenv("XDG_CACHE_HOME"), *home = getenv("HOME"), *rest = "";
-    int length;
-
-    if (!cache || cache[0] != '/') {
-        cache = home;
-        rest = "/.cache";
-    }
-    if (!cache || cache[0] != '/')
-        return false;
-    length = snprintf(ret, size, "%s%s", cache, rest);
-    if (length < 0 || (size_t)length + 32 > size)
-        return false;
-    if (mkdir(ret, 0700) < 0 && errno != EEXIST)
-        return false;
-    length += snprintf(ret + length, size - (size_t)length, "/hzpserve");
-    if (mkdir(ret, 0700) < 0 && errno != EEXIST)
-        return false;
-    snprintf(ret + length, size - (size_t)length, "/cpu.products");
-    return true;
+    return hzp_cache_path(ret, size, "cpu.products");
 }

@@ -8,8 +8,7 @@
  *
  * Thread: engine.
  */
-#ifndef HZP_DEVICE_CPU_CHOICE_H
-#define HZP_DEVICE_CPU_CHOICE_H
+#pragma once
 
 #include "device/device.h"
 
@@ -40,5 +39,3 @@ void hzp_choice_write(const char *path, const char *identity, const struct hzp_c
 
 /* Where the file is kept, and makes its folder.  False: there is no home. */
 bool hzp_choice_path(char *ret, size_t size);
-
-#endif

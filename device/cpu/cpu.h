@@ -3,8 +3,7 @@
  *
  * Thread: engine.
  */
-#ifndef HZP_DEVICE_CPU_CPU_H
-#define HZP_DEVICE_CPU_CPU_H
+#pragma once
 
 #include "device/cpu/choice.h"
 #include "device/cpu/pool.h"
@@ -116,5 +115,3 @@ HZP_CPU_FILLS(avx512_bf16)
                 name##_row(a, r, HZP_F32);                                                         \
     }                                                                                              \
     HZP_CPU_RANGES(name, rows, count, bytes)
-
-#endif

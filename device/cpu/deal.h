@@ -4,8 +4,7 @@
  *
  * Thread: any; one deal belongs to one product.
  */
-#ifndef HZP_DEVICE_CPU_DEAL_H
-#define HZP_DEVICE_CPU_DEAL_H
+#pragma once
 
 #include "base/base.h"
 
@@ -40,5 +39,3 @@ static inline struct hzp_stretch hzp_deal_take(struct hzp_deal *deal)
                                                     memory_order_relaxed));
     return (struct hzp_stretch){begin, end};
 }
-
-#endif

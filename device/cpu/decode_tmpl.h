@@ -8,8 +8,7 @@
  *
  * Only decode_tmpl.c includes it.  Thread: any.
  */
-#ifndef HZP_DEVICE_CPU_DECODE_H
-#define HZP_DEVICE_CPU_DECODE_H
+#pragma once
 
 #include "device/cpu/fp8_tmpl.h"
 
@@ -340,5 +339,3 @@ INLINE void rows_scale(int g, bool words, const float *scale, int n, float *scor
         });
     (void)words;
 }
-
-#endif

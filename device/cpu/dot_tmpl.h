@@ -4,8 +4,7 @@
  *
  * Only *_tmpl.c files include it.  Thread: any.
  */
-#ifndef HZP_DEVICE_CPU_DOT_H
-#define HZP_DEVICE_CPU_DOT_H
+#pragma once
 
 #include "device/cpu/vec_tmpl.h"
 
@@ -59,5 +58,3 @@ INLINE void dot_store(const struct hzp_matmul_args *a, int m, int n, int left, v
     four_store(old, 0, a->c.type, sum);
     memcpy(c, old, (size_t)left * size);
 }
-
-#endif

@@ -16,8 +16,7 @@
  *
  * Thread: engine; what the tasks call: any thread of the team.
  */
-#ifndef HZP_DEVICE_CPU_FEW_H
-#define HZP_DEVICE_CPU_FEW_H
+#pragma once
 
 #include "device/cpu/cpu.h"
 #include "device/cpu/deal.h"
@@ -65,5 +64,3 @@ bool hzp_cpu_few_takes(const struct hzp_matmul_args *args, const struct hzp_few_
  * where its rows allow it; the bits are the same.  HZP_ENOMEM. */
 int hzp_cpu_few_run(struct hzp_team *team, const struct hzp_matmul_args *args,
                     const struct hzp_few_kernels *kernels, bool streams);
-
-#endif

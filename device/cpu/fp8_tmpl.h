@@ -6,8 +6,7 @@
  *
  * Thread: any.
  */
-#ifndef HZP_DEVICE_CPU_FP8_TMPL_H
-#define HZP_DEVICE_CPU_FP8_TMPL_H
+#pragma once
 
 #include "device/cpu/vec_tmpl.h"
 #include "device/fp8.h"
@@ -192,6 +191,4 @@ INLINE __m512i words_of_e4m3(const uint8_t *p, int left)
     return words_of_codes(left >= 32 ? _mm256_loadu_si256((const __m256i *)p)
                                      : _mm256_maskz_loadu_epi8((__mmask32)((1u << left) - 1), p));
 }
-#endif
-
 #endif

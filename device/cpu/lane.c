@@ -21,7 +21,6 @@
 #include <limits.h>
 #include <linux/futex.h>
 #include <stdatomic.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/syscall.h>
@@ -29,8 +28,8 @@
 
 enum {
     RING = 2048,         /* commands; a power of two */
-    AWAIT_SPINS = 10000, /* polls for another lane's op: some 100 microseconds */
-    IDLE_SPINS = 2000,   /* polls for the next command */
+    AWAIT_POLLS = 10000, /* most for another lane's op: some 100 microseconds */
+    IDLE_POLLS = 2000,   /* most for the next command */
 };
 
 enum what { RUN, COPY, AWAIT };
@@ -66,8 +65,10 @@ struct hzp_cpu_queue {
     bool started;
     _Atomic bool led; /* led by the engine thread; changes only while the ring is empty */
     _Atomic bool leave;
-    struct counter head; /* commands issued: written by the engine thread */
-    struct counter done; /* commands ended: written by the leader */
+    struct counter head;    /* commands issued: written by the engine thread */
+    struct counter done;    /* commands ended: written by the leader */
+    struct hzp_polls await; /* the leader's, for another lane */
+    struct hzp_polls ended; /* the engine thread's, for this lane */
 };
 
 struct hzp_fence {
@@ -99,19 +100,35 @@ static void sleep_on(struct counter *c, uint32_t seen)
     atomic_fetch_sub(&c->sleepers, 1);
 }
 
-/* Waits until the value differs from `seen`. */
-static void await_change(struct counter *c, uint32_t seen, int spins)
+/* Waits until the value differs from `seen`.  polls NULL: it only sleeps. */
+static void await_change(struct counter *c, uint32_t seen, struct hzp_polls *polls)
 {
+    int left = polls ? polls->now : 0;
+    if (value_of(c) != seen)
+        return;
+    while (left > 0 && value_of(c) == seen) {
+        hzp_cpu_relax();
+        left--;
+    }
+    if (polls)
+        hzp_polls_note(polls, left > 0);
     while (value_of(c) == seen)
-        if (spins-- > 0)
-            hzp_cpu_relax();
-        else
-            sleep_on(c, seen);
+        sleep_on(c, seen);
 }
 
 static bool reached(struct counter *c, uint32_t seq)
 {
     return (int32_t)(value_of(c) - seq) >= 0;
+}
+
+/* Waits until so many have ended. */
+static void await_count(struct counter *done, uint32_t seq, struct hzp_polls *polls)
+{
+    while (!reached(done, seq)) {
+        uint32_t seen = value_of(done);
+        if (!reached(done, seq))
+            await_change(done, seen, polls);
+    }
 }
 
 static bool pending(struct hzp_cpu_queue *q)
@@ -142,18 +159,9 @@ static void step(struct hzp_cpu_queue *q)
 {
     uint32_t at = atomic_load_explicit(&q->done.value, memory_order_relaxed);
     const struct command *c = &q->ring[at % RING];
-    int spins = AWAIT_SPINS;
 
     if (c->what == AWAIT)
-        while (!reached(&c->of->done, c->seq)) {
-            if (spins-- > 0) {
-                hzp_cpu_relax();
-                continue;
-            }
-            uint32_t seen = value_of(&c->of->done);
-            if (!reached(&c->of->done, c->seq))
-                sleep_on(&c->of->done, seen);
-        }
+        await_count(&c->of->done, c->seq, &q->await);
     else
         run((struct hzp_cpu_device *)q->lane->base.dev, q->lane, c);
     advance(&q->done);
@@ -162,6 +170,7 @@ static void step(struct hzp_cpu_queue *q)
 static void *lead(void *arg)
 {
     struct hzp_cpu_queue *q = arg;
+    struct hzp_polls idle = {IDLE_POLLS, IDLE_POLLS};
 
     if (q->lane->base.use == HZP_BOUND_NETWORK)
         hzp_thread_prompt();
@@ -175,7 +184,7 @@ static void *lead(void *arg)
         if (atomic_load(&q->leave))
             return NULL;
         if (atomic_load(&q->led) || reached(&q->done, head))
-            await_change(&q->head, head, atomic_load(&q->led) ? 0 : IDLE_SPINS);
+            await_change(&q->head, head, atomic_load(&q->led) ? NULL : &idle);
         else
             step(q);
     }
@@ -198,7 +207,7 @@ static void wait_for(struct hzp_cpu_device *dev, struct hzp_cpu_queue *q, uint32
         if (!drive(dev)) {
             uint32_t seen = value_of(&q->done);
             if (!reached(&q->done, seq))
-                await_change(&q->done, seen, AWAIT_SPINS);
+                await_change(&q->done, seen, &q->ended);
         }
 }
 
@@ -370,7 +379,8 @@ static int queue_open(struct hzp_cpu_device *dev, struct hzp_cpu_lane *lane)
 
     if (!q)
         return HZP_ENOMEM;
-    *q = (struct hzp_cpu_queue){.lane = lane};
+    *q = (struct hzp_cpu_queue){
+        .lane = lane, .await = {AWAIT_POLLS, AWAIT_POLLS}, .ended = {AWAIT_POLLS, AWAIT_POLLS}};
     q->ring = calloc(RING, sizeof(*q->ring));
     if (!q->ring || hzp_team_open(1, dev->base.threads, &q->team) < 0) {
         free(q->ring);

@@ -18,8 +18,7 @@
  *
  * Thread: engine; what the tasks call: any thread of the team.
  */
-#ifndef HZP_DEVICE_CPU_MATMUL_H
-#define HZP_DEVICE_CPU_MATMUL_H
+#pragma once
 
 #include "device/cpu/few.h"
 #include "device/cpu/panel.h"
@@ -80,5 +79,3 @@ int hzp_cpu_matmul(struct hzp_lane *lane, const struct hzp_matmul_args *args,
 
 /* The library's own answer for the whole of args, on the lane's team; HZP_EUNSUP: it has none. */
 int hzp_cpu_matmul_library(struct hzp_lane *lane, const struct hzp_matmul_args *args);
-
-#endif

@@ -18,8 +18,7 @@
  *
  * Thread: engine; what the tasks call: any thread of the team.
  */
-#ifndef HZP_DEVICE_CPU_PANEL_H
-#define HZP_DEVICE_CPU_PANEL_H
+#pragma once
 
 #include "device/cpu/cpu.h"
 
@@ -65,5 +64,3 @@ extern const struct hzp_panel_kernels hzp_cpu_wide_base, hzp_cpu_wide_avx2, hzp_
  * and b both BF16 or both E4M3 (then scaled); wide ones: F32 or BF16.  HZP_ENOMEM. */
 int hzp_cpu_panel_run(struct hzp_team *team, const struct hzp_matmul_args *args,
                       const struct hzp_panel_kernels *kernels);
-
-#endif

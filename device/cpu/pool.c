@@ -4,7 +4,6 @@
 #include "base/err.h"
 #include "base/thread.h"
 
-#include <errno.h>
 #include <limits.h>
 #include <linux/futex.h>
 #include <sched.h>
@@ -16,7 +15,7 @@
 #include <unistd.h>
 
 enum {
-    SPINS = 3000, /* polls before a worker sleeps: about 30 microseconds */
+    POLLS = 3000, /* most before a worker sleeps: about 30 microseconds */
     /* What the caller does while it waits for the last tasks: it polls, then yields the CPU, then
      * sleeps: a thread that has taken a worker's core can then run on the caller's. */
     TAIL_SPINS = 512,
@@ -104,6 +103,7 @@ static void *worker_run(void *arg)
 {
     struct worker *worker = arg;
     struct hzp_team *team = worker->team;
+    struct hzp_polls polls = {POLLS, POLLS};
 
     /* the caller takes the tasks of a worker that is late; an interrupted caller stops them all */
     hzp_thread_yielding(true);
@@ -112,15 +112,17 @@ static void *worker_run(void *arg)
          * reads the new epoch here also reads the new job, and one that reads the old epoch is
          * woken when it is raised */
         uint32_t seen = atomic_load_explicit(&team->epoch, memory_order_acquire);
-        int spins = SPINS;
 
         work(team, worker->index);
 
-        while (spins > 0 && atomic_load_explicit(&team->epoch, memory_order_relaxed) == seen) {
+        int left = polls.now;
+        while (left > 0 && atomic_load_explicit(&team->epoch, memory_order_relaxed) == seen) {
             hzp_cpu_relax();
-            spins--;
+            left--;
         }
-        if (spins > 0)
+        if (left < polls.now)
+            hzp_polls_note(&polls, left > 0);
+        if (left > 0)
             continue;
         /* sequentially consistent: either this thread sees the new epoch, or the caller, which
          * raises the epoch first, sees the sleeper */

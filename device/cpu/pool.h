@@ -4,17 +4,16 @@
  * A team is its caller plus threads-1 workers.  hzp_team_run hands out task numbers one by one to
  * the threads, the caller included, as they become free, and returns when the last task has ended;
  * a worker that wakes late finds no task and delays nothing.  Between runs workers poll for work
- * for a few microseconds, then sleep: an idle team uses no CPU.  The caller sleeps, too, while a
- * worker is kept from its last task.  Nothing is global, so each lane
- * may have its own team.
+ * for some microseconds, fewer where other threads need the cores (struct hzp_polls), then sleep:
+ * an idle team uses no CPU.  The caller sleeps, too, while a worker is kept from its last task.
+ * Nothing is global, so each lane may have its own team.
  *
  * Invariant: what a task computes depends on its number, never on the thread that runs it or on how
  * many there are; so results are repeatable.
  *
  * Thread: one caller at a time; tasks run on any thread of the team.
  */
-#ifndef HZP_DEVICE_CPU_POOL_H
-#define HZP_DEVICE_CPU_POOL_H
+#pragma once
 
 #include "base/base.h"
 
@@ -30,6 +29,19 @@ static inline void hzp_cpu_relax(void)
 #elif defined(__aarch64__)
     __asm__ volatile("yield");
 #endif
+}
+
+/* How often a thread polls before it sleeps.  Polls that were in vain, as where other threads need
+ * the core, make it poll less from then on; what came in time makes it poll more again.  Where
+ * two of three waits are long it still polls long.  One thread uses it. */
+struct hzp_polls {
+    int most, now;
+};
+
+/* Notes how a wait ended that could not end at once: whether the polls sufficed. */
+static inline void hzp_polls_note(struct hzp_polls *p, bool sufficed)
+{
+    p->now = sufficed ? HZP_MIN(2 * p->now, p->most) : HZP_MAX(p->now - p->now / 4, p->most / 64);
 }
 
 /* Lets a thread run on these CPUs only, if that is allowed. */
@@ -71,5 +83,3 @@ void hzp_team_range(struct hzp_team *team, int items, size_t item_bytes, hzp_ran
 int hzp_team_reserve(struct hzp_team *team, size_t shared, size_t each);
 void *hzp_team_shared(struct hzp_team *team);
 void *hzp_team_own(struct hzp_team *team, int thread);
-
-#endif

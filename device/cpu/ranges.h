@@ -5,8 +5,7 @@
  *
  * Thread: hzp_range_set before the run; the others in a task, of its own range.
  */
-#ifndef HZP_DEVICE_CPU_RANGES_H
-#define HZP_DEVICE_CPU_RANGES_H
+#pragma once
 
 #include "base/base.h"
 
@@ -71,5 +70,3 @@ static inline bool hzp_range_steal(struct hzp_range *range, int count, int own)
         return true;
     }
 }
-
-#endif

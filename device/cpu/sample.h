@@ -7,8 +7,7 @@
  *
  * Thread: any of the team.
  */
-#ifndef HZP_DEVICE_CPU_SAMPLE_H
-#define HZP_DEVICE_CPU_SAMPLE_H
+#pragma once
 
 #include "device/cpu/cpu.h"
 
@@ -54,5 +53,3 @@ uint32_t hzp_draw_bound(const struct hzp_drawn *drawn, double top);
 
 int hzp_cpu_sample(struct hzp_lane *lane, const struct hzp_sample_args *args,
                    const struct hzp_scan *scan);
-
-#endif

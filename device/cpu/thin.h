@@ -16,8 +16,7 @@
  *
  * Thread: engine; what the tasks call: any thread of the team.
  */
-#ifndef HZP_DEVICE_CPU_THIN_H
-#define HZP_DEVICE_CPU_THIN_H
+#pragma once
 
 #include "device/cpu/cpu.h"
 #include "device/cpu/deal.h"
@@ -63,5 +62,3 @@ extern const struct hzp_thin_kernels hzp_cpu_thin_avx512_bf16;
 /* c = x W^T (+ bias, + c), x and W in bf16, at most HZP_THIN_ROWS_MAX rows.  HZP_ENOMEM. */
 int hzp_cpu_thin_run(struct hzp_team *team, const struct hzp_matmul_args *args,
                      const struct hzp_thin_kernels *kernels);
-
-#endif

@@ -11,8 +11,7 @@
  *
  * Only *_tmpl.c files include it.  Thread: any.
  */
-#ifndef HZP_DEVICE_CPU_TILE_H
-#define HZP_DEVICE_CPU_TILE_H
+#pragma once
 
 #include "device/cpu/vec_tmpl.h"
 
@@ -298,5 +297,3 @@ INLINE vf unit_exp(bool pairs, vf x)
 #endif
     return vexp(x);
 }
-
-#endif

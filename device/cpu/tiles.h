@@ -15,8 +15,7 @@
  *
  * Thread: engine; what the tasks call: any thread of the team.
  */
-#ifndef HZP_DEVICE_CPU_TILES_H
-#define HZP_DEVICE_CPU_TILES_H
+#pragma once
 
 #include "device/cpu/cpu.h"
 
@@ -58,5 +57,3 @@ bool hzp_cpu_amx_allowed(void);
 
 /* Lays products that choose among tiles, panels and the library over those of avx512_bf16. */
 void hzp_cpu_fill_matmul_amx(hzp_op_fn *op[HZP_OP_COUNT]);
-
-#endif

@@ -7,8 +7,7 @@
  *
  * Only vec_tmpl.h includes it.  Thread: any.
  */
-#ifndef HZP_DEVICE_CPU_VEC_BASE_H
-#define HZP_DEVICE_CPU_VEC_BASE_H
+#pragma once
 
 enum { VL = 4 };
 typedef v4 vf;
@@ -144,31 +143,18 @@ INLINE vf vno_nan(vf a)
     return vpick(a == a, a, vset(-INFINITY));
 }
 
-/* exp, relative error below 3e-7: 2^n times a polynomial on [-ln2/2, ln2/2]; denormal results may
- * be 0. */
-INLINE vf vexp(vf x)
+/* For vexp: the range of x, whole numbers; 2^n y, and 0 or infinity where x is out of range. */
+static const float exp_low = -87.33f, exp_high = 88.72f, to_int = 12582912.f; /* 1.5 * 2^23 */
+INLINE vf vround(vf x)
 {
-    const vf to_int = vset(12582912.f); /* 1.5 * 2^23: a sum with it has no fraction */
-    vi low = x<vset(-87.33f), high = x> vset(88.72f);
-    vf n, r, y;
-    x = vmax(vset(-87.33f), vmin(vset(88.72f), x));
-    n = x * vset(1.44269504088896341f) + to_int;
-    /* in two halves, because 2^n itself may not be a normal number */
-    vi e = (vi)n - (vi)to_int, half = e >> 1, rest = e - half;
-    n -= to_int;
-    r = vfnma(n, vset(0.693359375f), x);
-    r = vfnma(n, vset(-2.12194440e-4f), r);
-    y = vset(1.9875691500e-4f);
-    y = vfma(y, r, vset(1.3981999507e-3f));
-    y = vfma(y, r, vset(8.3334519073e-3f));
-    y = vfma(y, r, vset(4.1665795894e-2f));
-    y = vfma(y, r, vset(1.6666665459e-1f));
-    y = vfma(y, r, vset(5.0000001201e-1f));
-    y = vfma(y, r * r, r) + vset(1.f);
+    return x + vset(to_int) - vset(to_int); /* a sum with it has no fraction */
+}
+/* In two halves, because 2^n itself may not be a normal number. */
+INLINE vf vscale(vf y, vf n, vf x)
+{
+    vi e = (vi)(n + vset(to_int)) - (vi)vset(to_int), half = e >> 1, rest = e - half;
     y *= (vf)((half + 127) << 23);
     y *= (vf)((rest + 127) << 23);
-    y = vpick(high, vset(INFINITY), y);
-    return (vf)((vi)y & ~low);
+    y = vpick(x > vset(exp_high), vset(INFINITY), y);
+    return (vf)((vi)y & ~(x < vset(exp_low)));
 }
-
-#endif

@@ -8,8 +8,7 @@
  *
  * Thread: any.
  */
-#ifndef HZP_DEVICE_CPU_VEC_H
-#define HZP_DEVICE_CPU_VEC_H
+#pragma once
 
 #include "device/bf16.h"
 #include "device/cpu/cpu.h"
@@ -137,52 +136,17 @@ typedef __m256i vi;
 #define MM(op) _mm256_##op
 #endif
 
-INLINE vf vset(float x)
-{
-    return MM(set1_ps)(x);
-}
-INLINE vf vzero(void)
-{
-    return MM(setzero_ps)();
-}
-INLINE vf vadd(vf a, vf b)
-{
-    return MM(add_ps)(a, b);
-}
-INLINE vf vsub(vf a, vf b)
-{
-    return MM(sub_ps)(a, b);
-}
-INLINE vf vmul(vf a, vf b)
-{
-    return MM(mul_ps)(a, b);
-}
-INLINE vf vdiv(vf a, vf b)
-{
-    return MM(div_ps)(a, b);
-}
-INLINE vf vfma(vf a, vf b, vf c)
-{
-    return MM(fmadd_ps)(a, b, c);
-}
-INLINE vf vfnma(vf a, vf b, vf c)
-{
-    return MM(fnmadd_ps)(a, b, c);
-}
-/* The second operand if either is NaN. */
-INLINE vf vmax(vf a, vf b)
-{
-    return MM(max_ps)(a, b);
-}
-INLINE vf vmin(vf a, vf b)
-{
-    return MM(min_ps)(a, b);
-}
-INLINE vf vsqrt(vf a)
-{
-    return MM(sqrt_ps)(a);
-}
-#undef MM
+#define vset(x)        MM(set1_ps)(x)
+#define vzero()        MM(setzero_ps)()
+#define vadd(a, b)     MM(add_ps)(a, b)
+#define vsub(a, b)     MM(sub_ps)(a, b)
+#define vmul(a, b)     MM(mul_ps)(a, b)
+#define vdiv(a, b)     MM(div_ps)(a, b)
+#define vfma(a, b, c)  MM(fmadd_ps)(a, b, c)
+#define vfnma(a, b, c) MM(fnmadd_ps)(a, b, c)
+#define vmax(a, b)     MM(max_ps)(a, b) /* the second operand if either is NaN */
+#define vmin(a, b)     MM(min_ps)(a, b)
+#define vsqrt(a)       MM(sqrt_ps)(a)
 #endif
 
 #if defined(__AVX512F__)
@@ -262,22 +226,14 @@ INLINE vf vno_nan(vf a)
     return _mm512_mask_mov_ps(a, _mm512_cmp_ps_mask(a, a, _CMP_UNORD_Q), vset(-INFINITY));
 }
 
-/* exp, relative error below 2e-7: 2^n times a polynomial on [-ln2/2, ln2/2]; denormal results may
- * be 0. */
-INLINE vf vexp(vf x)
+/* For vexp: the range of x, whole numbers, 2^n y. */
+static const float exp_low = -105.f, exp_high = 89.f;
+INLINE vf vround(vf x)
 {
-    vf n, r, y;
-    x = vmax(vset(-105.f), vmin(vset(89.f), x));
-    n = _mm512_roundscale_ps(vmul(x, vset(1.44269504088896341f)), 8);
-    r = vfnma(n, vset(0.693359375f), x);
-    r = vfnma(n, vset(-2.12194440e-4f), r);
-    y = vset(1.9875691500e-4f);
-    y = vfma(y, r, vset(1.3981999507e-3f));
-    y = vfma(y, r, vset(8.3334519073e-3f));
-    y = vfma(y, r, vset(4.1665795894e-2f));
-    y = vfma(y, r, vset(1.6666665459e-1f));
-    y = vfma(y, r, vset(5.0000001201e-1f));
-    y = vadd(vfma(y, vmul(r, r), r), vset(1.f));
+    return _mm512_roundscale_ps(x, 8);
+}
+INLINE vf vscale(vf y, vf n, vf x)
+{
     return _mm512_scalef_ps(y, n);
 }
 
@@ -372,35 +328,44 @@ INLINE vf vno_nan(vf a)
     return _mm256_blendv_ps(a, vset(-INFINITY), _mm256_cmp_ps(a, a, _CMP_UNORD_Q));
 }
 
-/* exp, relative error below 2e-7: 2^n times a polynomial on [-ln2/2, ln2/2]; denormal results may
+/* For vexp: the range of x, whole numbers; 2^n y, and 0 or infinity where x is out of range. */
+static const float exp_low = -87.33f, exp_high = 88.72f;
+INLINE vf vround(vf x)
+{
+    return _mm256_round_ps(x, 8);
+}
+/* In two halves, because 2^n itself may not be a normal number. */
+INLINE vf vscale(vf y, vf n, vf x)
+{
+    vi e = _mm256_cvtps_epi32(n), half = _mm256_srai_epi32(e, 1), rest = _mm256_sub_epi32(e, half);
+    vi bias = _mm256_set1_epi32(127);
+    y = vmul(y, _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_add_epi32(half, bias), 23)));
+    y = vmul(y, _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_add_epi32(rest, bias), 23)));
+    y = _mm256_blendv_ps(y, vset(INFINITY), _mm256_cmp_ps(x, vset(exp_high), _CMP_GT_OQ));
+    return _mm256_andnot_ps(_mm256_cmp_ps(x, vset(exp_low), _CMP_LT_OQ), y);
+}
+
+#else
+#include "device/cpu/vec_base_tmpl.h"
+#endif
+
+/* exp, relative error below 3e-7: 2^n times a polynomial on [-ln2/2, ln2/2]; denormal results may
  * be 0. */
 INLINE vf vexp(vf x)
 {
-    vf n, r, y, low = _mm256_cmp_ps(x, vset(-87.33f), _CMP_LT_OQ);
-    vf high = _mm256_cmp_ps(x, vset(88.72f), _CMP_GT_OQ);
-    x = vmax(vset(-87.33f), vmin(vset(88.72f), x));
-    n = _mm256_round_ps(vmul(x, vset(1.44269504088896341f)), 8);
-    r = vfnma(n, vset(0.693359375f), x);
+    vf inside = vmax(vset(exp_low), vmin(vset(exp_high), x));
+    vf n = vround(vmul(inside, vset(1.44269504088896341f)));
+    vf r = vfnma(n, vset(0.693359375f), inside);
     r = vfnma(n, vset(-2.12194440e-4f), r);
-    y = vset(1.9875691500e-4f);
+    vf y = vset(1.9875691500e-4f);
     y = vfma(y, r, vset(1.3981999507e-3f));
     y = vfma(y, r, vset(8.3334519073e-3f));
     y = vfma(y, r, vset(4.1665795894e-2f));
     y = vfma(y, r, vset(1.6666665459e-1f));
     y = vfma(y, r, vset(5.0000001201e-1f));
     y = vadd(vfma(y, vmul(r, r), r), vset(1.f));
-    /* in two halves, because 2^n itself may not be a normal number */
-    vi e = _mm256_cvtps_epi32(n), half = _mm256_srai_epi32(e, 1), rest = _mm256_sub_epi32(e, half);
-    vi bias = _mm256_set1_epi32(127);
-    y = vmul(y, _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_add_epi32(half, bias), 23)));
-    y = vmul(y, _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_add_epi32(rest, bias), 23)));
-    y = _mm256_blendv_ps(y, vset(INFINITY), high);
-    return _mm256_andnot_ps(low, y);
+    return vscale(y, n, x);
 }
-
-#else
-#include "device/cpu/vec_base_tmpl.h"
-#endif
 
 INLINE float vsum(vf a)
 {
@@ -439,5 +404,3 @@ INLINE void vput(void *p, size_t i, enum hzp_dtype type, vf x, int left)
     else
         vstore((float *)p + i, x, left);
 }
-
-#endif

@@ -6,8 +6,7 @@
  *
  * Only those two include it.  Thread: any.
  */
-#ifndef HZP_DEVICE_CPU_WIDE_H
-#define HZP_DEVICE_CPU_WIDE_H
+#pragma once
 
 #include "device/bf16.h"
 #include "device/cpu/panel.h"
@@ -282,5 +281,3 @@ INLINE void store(const struct hzp_matmul_args *a, int m, int n, int n1, int wid
     else
         store_as(a, m, n, n1, width, sums, HZP_BF16);
 }
-
-#endif

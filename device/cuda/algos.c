@@ -1,9 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "device/cuda/algos.h"
 
-#include <errno.h>
 #include <fcntl.h>
-#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -11,6 +9,8 @@
 #include <unistd.h>
 
 #include "base/arena.h"
+#include "base/cache.h"
+#include "base/hash.h"
 #include "base/log.h"
 #include "base/thread.h"
 
@@ -37,22 +37,9 @@ struct hzp_cuda_algos {
     /* protects `changed`, and entry and count while they change or are copied */
     struct hzp_lock lock;
     bool changed;
-    struct hzp_wake wake; /* wakes the writer */
-    pthread_t writer;
-    bool writes; /* the writer thread was started */
-    atomic_bool ends;
-    bool failed; /* a failure was logged; used by the writer, then by close */
+    struct hzp_saver saver;
+    bool failed; /* a failure was logged; used by the saver */
 };
-
-static uint64_t hash(uint64_t h, const void *data, size_t size)
-{
-    const unsigned char *byte = data;
-    for (size_t i = 0; i < size; i++)
-        h = (h ^ byte[i]) * 1099511628211u;
-    return h;
-}
-
-static const uint64_t HASH_BEGIN = 14695981039346656037u;
 
 static struct head head_of(const struct hzp_cuda_algos *a)
 {
@@ -65,30 +52,14 @@ static struct head head_of(const struct hzp_cuda_algos *a)
 static uint64_t checksum(struct head head, const struct hzp_cuda_algo *entry)
 {
     head.checksum = 0;
-    uint64_t h = hash(HASH_BEGIN, &head, sizeof(head));
-    return hash(h, entry, head.count * sizeof(*entry));
-}
-
-static bool path_make(struct hzp_cuda_algos *a)
-{
-    const char *cache = getenv("XDG_CACHE_HOME"), *home = getenv("HOME"), *rest = "";
-    if (!cache || cache[0] != '/') {
-        cache = home;
-        rest = "/.cache";
-    }
-    if (!cache || cache[0] != '/')
-        return false;
-    int length =
-        snprintf(a->path, sizeof(a->path), "%s%s/hzpserve/cublaslt-%016llx.algos", cache, rest,
-                 (unsigned long long)hash(HASH_BEGIN, a->identity, sizeof(a->identity)));
-    /* leaves room for the temporary file's suffix */
-    return length > 0 && length < (int)sizeof(a->path) - 32;
+    uint64_t h = hzp_fnv(HZP_FNV, &head, sizeof(head));
+    return hzp_fnv(h, entry, head.count * sizeof(*entry));
 }
 
 /* The slot that a key is looked for in first. */
 static size_t home(const unsigned char *key)
 {
-    return hash(HASH_BEGIN, key, HZP_CUDA_ALGO_KEY) % SLOTS;
+    return hzp_fnv(HZP_FNV, key, HZP_CUDA_ALGO_KEY) % SLOTS;
 }
 
 static int32_t *slot_of(const struct hzp_cuda_algos *a, const unsigned char *key)
@@ -157,18 +128,43 @@ static void load(struct hzp_cuda_algos *a)
     a->count = 0;
 }
 
+/* Copies the entries under the lock and writes the copy, so that add never waits for the disk. */
+static void save(void *ctx)
+{
+    struct hzp_cuda_algos *a = ctx;
+    struct hzp_err_text why;
+    char *data = NULL;
+    hzp_lock_take(&a->lock);
+    struct head head = head_of(a);
+    size_t size = head.count * sizeof(*a->entry);
+    if (a->changed && a->path[0]) {
+        data = hzp_xmalloc(sizeof(head) + size);
+        memcpy(data + sizeof(head), a->entry, size);
+    }
+    a->changed = false;
+    hzp_lock_release(&a->lock);
+    if (!data)
+        return;
+    head.checksum = checksum(head, (const void *)(data + sizeof(head)));
+    memcpy(data, &head, sizeof(head));
+    if (hzp_cache_put(a->path, data, sizeof(head) + size, &why) < 0 && !a->failed) {
+        a->failed = true;
+        hzp_log(HZP_LOG_WARN, "cuda", "algorithms are not kept: %s, ignoring", why.text);
+    }
+    free(data);
+}
+
 struct hzp_cuda_algos *hzp_cuda_algos_open(const char *identity)
 {
     struct hzp_cuda_algos *a = hzp_xcalloc(1, sizeof(*a));
     hzp_lock_init(&a->lock, HZP_LOCK_ALGOS);
-    hzp_wake_init(&a->wake);
+    hzp_saver_init(&a->saver, "hzp-algos", GATHER_NS, save, a);
     a->entry = hzp_xcalloc(HZP_CUDA_ALGOS_MAX, sizeof(*a->entry));
     a->slot = hzp_xcalloc(SLOTS, sizeof(*a->slot));
     snprintf(a->identity, sizeof(a->identity), "%s", identity);
-    if (path_make(a))
+    if (hzp_cache_path(a->path, sizeof(a->path), "cublaslt-%016llx.algos",
+                       (unsigned long long)hzp_fnv(HZP_FNV, a->identity, sizeof(a->identity))))
         load(a);
-    else
-        a->path[0] = 0;
     return a;
 }
 
@@ -210,8 +206,6 @@ const struct hzp_cuda_algo *hzp_cuda_algos_near(const struct hzp_cuda_algos *a, 
     }
     return ret;
 }
-
-static void *writer_main(void *arg);
 
 /* Frees a slot, and moves back the later entries of its run that would no longer be found. */
 static void slot_free(struct hzp_cuda_algos *a, size_t at)
@@ -256,103 +250,15 @@ void hzp_cuda_algos_add(struct hzp_cuda_algos *a, const void *key, size_t size,
     entry->tuned = tuned;
     a->changed = true;
     hzp_lock_release(&a->lock);
-    if (!a->path[0])
-        return;
-    if (!a->writes) /* if the thread cannot be started, close writes the file */
-        a->writes = hzp_thread_start(&a->writer, "hzp-algos", writer_main, a) == HZP_OK;
-    hzp_wake_poke(&a->wake);
-}
-
-/* Creates the folder of the file, and the one above it. */
-static void folders_make(const char *path)
-{
-    char folder[4096];
-    size_t ends[2] = {0, 0};
-    for (size_t i = 1; path[i]; i++)
-        if (path[i] == '/') {
-            ends[0] = ends[1];
-            ends[1] = i;
-        }
-    for (int i = 0; i < 2; i++) {
-        memcpy(folder, path, ends[i]);
-        folder[ends[i]] = 0;
-        if (ends[i])
-            /* ignore errors: it may exist, and if it is missing, the open fails */
-            mkdir(folder, 0700);
-    }
-}
-
-static int write_file(const struct hzp_cuda_algos *a, struct head head,
-                      const struct hzp_cuda_algo *entry)
-{
-    static _Atomic unsigned parts; /* two devices may write the same file */
-    char part[4096 + 32];
-    head.checksum = checksum(head, entry);
-    folders_make(a->path);
-    snprintf(part, sizeof(part), "%s.%ld-%u", a->path, (long)getpid(), parts++);
-    int fd = open(part, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0600);
-    if (fd < 0)
-        return -1;
-    FILE *file = fdopen(fd, "wb");
-    if (!file) {
-        close(fd);
-        return -1;
-    }
-    bool ok = fwrite(&head, sizeof(head), 1, file) == 1 &&
-              fwrite(entry, sizeof(*entry), head.count, file) == head.count && fflush(file) == 0 &&
-              fsync(fd) == 0;
-    ok = fclose(file) == 0 && ok;
-    if (ok && rename(part, a->path) == 0)
-        return 0;
-    unlink(part);
-    return -1;
-}
-
-/* Copies the entries under the lock and writes the copy, so that add never waits for the disk. */
-static void save(struct hzp_cuda_algos *a)
-{
-    hzp_lock_take(&a->lock);
-    bool changed = a->changed;
-    struct head head = head_of(a);
-    struct hzp_cuda_algo *entry = NULL;
-    if (changed) {
-        entry = hzp_xmalloc(head.count * sizeof(*entry));
-        memcpy(entry, a->entry, head.count * sizeof(*entry));
-        a->changed = false;
-    }
-    hzp_lock_release(&a->lock);
-    if (changed && write_file(a, head, entry) < 0 && !a->failed) {
-        a->failed = true;
-        hzp_log(HZP_LOG_WARN, "cuda", "algorithms are not kept in %s: %s, ignoring", a->path,
-                strerror(errno));
-    }
-    free(entry);
-}
-
-static void *writer_main(void *arg)
-{
-    struct hzp_cuda_algos *a = arg;
-    while (!atomic_load(&a->ends)) {
-        hzp_wake_wait(&a->wake, UINT64_MAX);
-        uint64_t now = hzp_now_ns(), until = now + GATHER_NS;
-        for (; now < until && !atomic_load(&a->ends); now = hzp_now_ns())
-            hzp_wake_wait(&a->wake, until - now);
-        save(a);
-    }
-    return NULL;
+    if (a->path[0])
+        hzp_saver_poke(&a->saver);
 }
 
 void hzp_cuda_algos_close(struct hzp_cuda_algos *a)
 {
     if (!a)
         return;
-    atomic_store(&a->ends, true);
-    hzp_wake_poke(&a->wake);
-    if (a->writes)
-        pthread_join(a->writer, NULL);
-    if (a->path[0])
-        save(a);
-    hzp_wake_fini(&a->wake);
+    hzp_saver_fini(&a->saver);
     hzp_lock_fini(&a->lock);
     free(a->entry);
     free(a->slot);

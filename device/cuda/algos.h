@@ -13,8 +13,7 @@
  * them.
  * Thread: engine.
  */
-#ifndef HZP_DEVICE_CUDA_ALGOS_H
-#define HZP_DEVICE_CUDA_ALGOS_H
+#pragma once
 
 #include "base/err.h"
 
@@ -49,5 +48,3 @@ void hzp_cuda_algos_add(struct hzp_cuda_algos *algos, const void *key, size_t si
 
 /* Writes what is not yet written and frees everything.  NULL: no effect. */
 void hzp_cuda_algos_close(struct hzp_cuda_algos *algos);
-
-#endif

@@ -18,8 +18,7 @@
  *
  * Thread: engine.  C17 and CUDA C++17.
  */
-#ifndef HZP_DEVICE_CUDA_CUDA_H
-#define HZP_DEVICE_CUDA_CUDA_H
+#pragma once
 
 #include <cuda_runtime_api.h>
 
@@ -309,5 +308,4 @@ HZP_OPS(X)
 
 #ifdef __cplusplus
 }
-#endif
 #endif

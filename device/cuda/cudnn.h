@@ -16,8 +16,7 @@
  * Invariant: what is queued of an op uses only the lane's memory besides its operands.
  * Thread: engine.
  */
-#ifndef HZP_DEVICE_CUDA_CUDNN_H
-#define HZP_DEVICE_CUDA_CUDNN_H
+#pragma once
 
 #include "device/cuda/cuda.h"
 
@@ -70,5 +69,4 @@ int hzp_cuda_attn_lay(struct hzp_lane *lane, const struct hzp_attn_lay *lay);
 
 #ifdef __cplusplus
 }
-#endif
 #endif

@@ -20,8 +20,7 @@
  * or memory of the device.
  * Thread: engine.
  */
-#ifndef HZP_DEVICE_CUDA_CUDNN_GRAPH_H
-#define HZP_DEVICE_CUDA_CUDNN_GRAPH_H
+#pragma once
 
 #include "base/err.h"
 #include "device/cuda/cudnn_names.h"
@@ -102,5 +101,3 @@ void hzp_cudnn_plan_free(struct hzp_cudnn_library *lib, struct hzp_cudnn_plan *p
 
 /* A description of a device in the library's JSON.  NULL: the library does not take it. */
 hzp_cudnn_descriptor hzp_cudnn_device_make(struct hzp_cudnn_library *lib, const char *json);
-
-#endif

@@ -4,8 +4,7 @@
  *
  * Thread: any.
  */
-#ifndef HZP_DEVICE_CUDA_CUDNN_NAMES_H
-#define HZP_DEVICE_CUDA_CUDNN_NAMES_H
+#pragma once
 
 #include <stddef.h>
 #include <stdint.h>
@@ -137,5 +136,3 @@ enum {
 
 /* Reductions, heuristics. */
 enum { CUDNN_SUM = 0, CUDNN_MAX = 3, CUDNN_MODE_A = 3 };
-
-#endif

@@ -2,8 +2,7 @@
 /* device/cuda/decode.cuh - shared by the two kernels of decode attention (decode.cu,
  * decode_bulk.cu).
  */
-#ifndef HZP_DEVICE_CUDA_DECODE_CUH
-#define HZP_DEVICE_CUDA_DECODE_CUH
+#pragma once
 
 #include "device/cuda/kernel.cuh"
 
@@ -41,5 +40,3 @@ static inline struct hzp_attn_paged_args decode_part(const struct hzp_attn_paged
         a.page = all.page + (int64_t)from * all.page_stride;
     return a;
 }
-
-#endif

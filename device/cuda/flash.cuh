@@ -4,8 +4,7 @@
  * A tile is 64 rows of D elements in shared memory; rows past the end of a segment are zeros in the
  * tile and are never read from memory.
  */
-#ifndef HZP_DEVICE_CUDA_FLASH_CUH
-#define HZP_DEVICE_CUDA_FLASH_CUH
+#pragma once
 
 #include "device/cuda/tensor.cuh"
 
@@ -95,5 +94,3 @@ template <class K> static int flash_room(struct hzp_lane *lane, K kernel, size_t
         cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes),
         "attention");
 }
-
-#endif

@@ -2,8 +2,7 @@
 /* device/cuda/kernel.cuh - shared by the kernels: loads and stores as floats, vectors of elements,
  * sums over a warp or a block, and the alignment checks of the launchers.
  */
-#ifndef HZP_DEVICE_CUDA_KERNEL_CUH
-#define HZP_DEVICE_CUDA_KERNEL_CUH
+#pragma once
 
 #include "device/bf16.h"
 #include "device/cuda/machine.cuh"
@@ -275,5 +274,3 @@ template <class F> static int with_type(enum hzp_dtype type, F f)
 }
 
 template <class P> using elem_of = typename std::remove_pointer<P>::type;
-
-#endif

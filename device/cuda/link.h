@@ -3,8 +3,7 @@
  *
  * Thread: the link's.
  */
-#ifndef HZP_DEVICE_CUDA_LINK_H
-#define HZP_DEVICE_CUDA_LINK_H
+#pragma once
 
 #include "mesh/link.h"
 
@@ -18,5 +17,4 @@ int hzp_cuda_link_sum(const struct hzp_link_sum *sum, void *stream);
 
 #ifdef __cplusplus
 }
-#endif
 #endif

@@ -5,8 +5,7 @@
  * The tests compile the kernels as plain C++ with a header of the same name in the place of this
  * one (tests/emu/include), so nothing else in a .cu file may use <<<>>>, __shared__ or asm.
  */
-#ifndef HZP_DEVICE_CUDA_MACHINE_CUH
-#define HZP_DEVICE_CUDA_MACHINE_CUH
+#pragma once
 
 #include <cuda.h>
 #include <cuda_bf16.h>
@@ -343,5 +342,3 @@ static __device__ __forceinline__ float exp_2(float x)
     asm("ex2.approx.ftz.f32 %0, %1;\n" : "=f"(y) : "f"(x));
     return y;
 }
-
-#endif

@@ -6,12 +6,9 @@
  *
  * Thread: any.
  */
-#ifndef HZP_DEVICE_CUDA_NVML_H
-#define HZP_DEVICE_CUDA_NVML_H
+#pragma once
 
 #include <stddef.h>
 
 /* Free bytes of the device at this place on the bus, such as "0000:41:00.0"; 0: not known. */
 size_t hzp_cuda_nvml_free(const char *bus);
-
-#endif

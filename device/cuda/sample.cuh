@@ -11,8 +11,7 @@
  *
  * Only sample.cu includes it.
  */
-#ifndef HZP_DEVICE_CUDA_SAMPLE_CUH
-#define HZP_DEVICE_CUDA_SAMPLE_CUH
+#pragma once
 
 #include <float.h>
 
@@ -397,5 +396,3 @@ static __device__ int draw_kept(const row_state &s, const weigher &weight, const
         }
     }
 }
-
-#endif

@@ -6,8 +6,7 @@
  * mma.m16n8k16"): a[0..3] hold rows g, g+8, g, g+8 and columns 2q, 2q, 2q+8, 2q+8 (and the next);
  * b0, b1 rows 2q, 2q+8 (and the next) of column g; d[0..3] rows g, g, g+8, g+8, columns 2q, 2q+1.
  */
-#ifndef HZP_DEVICE_CUDA_TENSOR_CUH
-#define HZP_DEVICE_CUDA_TENSOR_CUH
+#pragma once
 
 #include "device/cuda/kernel.cuh"
 
@@ -55,5 +54,3 @@ static __device__ __forceinline__ void load_b_cols(uint32_t (&r)[4], uint32_t ti
     int lane = threadIdx.x % 32;
     load_transposed(r, tile + tile_at<D>(row0 + lane / 8 % 2 * 8 + lane % 8, 2 * n + lane / 16));
 }
-
-#endif

@@ -8,13 +8,11 @@
 static int run_part(const struct hzp_collective_args *a, const struct hzp_transfer *t,
                     struct hzp_err_text *why)
 {
-    hzp_ticket ticket;
     if (a->part == HZP_COLLECTIVE_BEGIN)
         return hzp_link_begin_transfer(a->link, t, why);
     if (a->part == HZP_COLLECTIVE_END)
         return hzp_link_end_transfer(a->link, why);
-    HZP_TRY(hzp_link_post(a->link, t, &ticket, why));
-    return hzp_link_wait(a->link, ticket, why);
+    return hzp_link_move(a->link, t, why);
 }
 
 static int ref_collective(struct hzp_lane *lane, const void *args)

@@ -5,8 +5,7 @@
  *
  * Thread: engine.
  */
-#ifndef HZP_DEVICE_REF_HOST_H
-#define HZP_DEVICE_REF_HOST_H
+#pragma once
 
 #include "device/device.h"
 
@@ -16,5 +15,3 @@ void hzp_host_mem_free(struct hzp_device *dev, enum hzp_mem where, void *ptr);
 /* Opens a lane that has no state besides struct hzp_lane. */
 int hzp_host_lane_open(struct hzp_device *dev, enum hzp_bound use, struct hzp_lane **ret);
 void hzp_host_lane_close(struct hzp_lane *lane);
-
-#endif

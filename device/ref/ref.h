@@ -3,8 +3,7 @@
  *
  * Thread: engine.
  */
-#ifndef HZP_DEVICE_REF_REF_H
-#define HZP_DEVICE_REF_REF_H
+#pragma once
 
 #include "device/device.h"
 #include "device/fp8.h"
@@ -61,5 +60,3 @@ void hzp_ref_fill_sample(hzp_op_fn *op[HZP_OP_COUNT]);
 void hzp_ref_fill_grad(hzp_op_fn *op[HZP_OP_COUNT]);
 void hzp_ref_fill_collective(hzp_op_fn *op[HZP_OP_COUNT]);
 void hzp_ref_fill_update(hzp_op_fn *op[HZP_OP_COUNT]);
-
-#endif

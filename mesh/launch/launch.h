@@ -4,8 +4,7 @@
  *
  * Thread: main, before other threads start, but for hzp_launch_kept.
  */
-#ifndef HZP_MESH_LAUNCH_LAUNCH_H
-#define HZP_MESH_LAUNCH_LAUNCH_H
+#pragma once
 
 #include "base/err.h"
 
@@ -90,5 +89,3 @@ bool hzp_launch_again(void);
 
 /* Rank 0, at its end: the exit status, for hzp_launch_local.  No effect in other processes. */
 void hzp_launch_report(int status);
-
-#endif

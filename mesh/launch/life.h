@@ -10,8 +10,7 @@
  *
  * Thread: main, before other threads start, but for hzp_life_pid, _keep and _kept.
  */
-#ifndef HZP_MESH_LAUNCH_LIFE_H
-#define HZP_MESH_LAUNCH_LIFE_H
+#pragma once
 
 #include "base/err.h"
 #include "mesh/link.h"
@@ -66,5 +65,3 @@ pid_t hzp_life_pid(int place);
 bool hzp_life_keep(const char *text);
 /* The newest text that an earlier rank 0 of this run has left; NULL: none.  The caller frees it. */
 char *hzp_life_kept(void);
-
-#endif

@@ -73,13 +73,6 @@ int hzp_ranks_start(const struct hzp_ranks_settings *settings, char **argv,
     return r < 0 ? r : 1;
 }
 
-static int run(struct hzp_link *link, struct hzp_transfer transfer, struct hzp_err_text *reterr)
-{
-    hzp_ticket ticket;
-    HZP_TRY(hzp_link_post(link, &transfer, &ticket, reterr));
-    return hzp_link_wait(link, ticket, reterr);
-}
-
 /* Whether all ranks run on this machine. */
 static int same_host(struct hzp_link *link, bool *ret, struct hzp_err_text *reterr)
 {
@@ -87,10 +80,7 @@ static int same_host(struct hzp_link *link, bool *ret, struct hzp_err_text *rete
     char *name = hzp_xcalloc((size_t)ranks, HOST_NAME), *mine = name + rank * HOST_NAME;
     if (gethostname(mine, HOST_NAME - 1) != 0)
         snprintf(mine, HOST_NAME, "rank %d", rank); /* unknown: not the same */
-    int r = run(
-        link,
-        (struct hzp_transfer){.op = HZP_ALL_GATHER, .count = HOST_NAME, .send = mine, .recv = name},
-        reterr);
+    int r = hzp_link_gather(link, mine, HOST_NAME, name, 0, reterr);
     *ret = true;
     for (int i = 0; i < ranks; i++)
         *ret = *ret && !strncmp(name, name + i * HOST_NAME, HOST_NAME);
@@ -133,10 +123,8 @@ static int open_control(const struct hzp_ranks *ranks, struct hzp_control_config
         r = listen_for_others(ranks, config, local, &invitation, ret_control, reterr);
     if (r < 0)
         memset(&invitation, 0, sizeof(invitation));
-    HZP_TRY(run(ranks->link,
-                (struct hzp_transfer){
-                    .op = HZP_BROADCAST, .count = sizeof(invitation), .recv = &invitation},
-                r < 0 ? NULL : reterr));
+    HZP_TRY(hzp_link_broadcast(ranks->link, 0, &invitation, sizeof(invitation), 0,
+                               r < 0 ? NULL : reterr));
     HZP_TRY(r);
     if (!invitation.endpoint[0])
         return hzp_fail(reterr, HZP_EIO, "rank 0 cannot listen for control messages");

@@ -13,8 +13,7 @@
  * Thread: one opens, rejoins and closes; the functions marked any may be called meanwhile.  The
  * link belongs to one thread at a time, so after open it may be handed to the engine's.
  */
-#ifndef HZP_MESH_LAUNCH_RANKS_H
-#define HZP_MESH_LAUNCH_RANKS_H
+#pragma once
 
 #include "base/thread.h"
 #include "mesh/launch/launch.h"
@@ -134,5 +133,3 @@ bool hzp_ranks_lost(struct hzp_ranks *ranks); /* any thread */
 
 /* No effect on zeroed or closed ranks.  The link must not be used any more. */
 void hzp_ranks_close(struct hzp_ranks *ranks);
-
-#endif

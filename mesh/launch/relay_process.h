@@ -9,8 +9,7 @@
  *
  * Thread: main, before other threads start.
  */
-#ifndef HZP_MESH_LAUNCH_RELAY_PROCESS_H
-#define HZP_MESH_LAUNCH_RELAY_PROCESS_H
+#pragma once
 
 #include "mesh/launch/launch.h"
 
@@ -48,5 +47,3 @@ void hzp_relay_process_close(struct hzp_relay_process *p);
 
 /* In the relay: rank 0's socket; NULL: this process is not a relay. */
 const char *hzp_relay_process_path(void);
-
-#endif

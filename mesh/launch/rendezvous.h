@@ -16,8 +16,7 @@
  *
  * Thread: main.
  */
-#ifndef HZP_MESH_LAUNCH_RENDEZVOUS_H
-#define HZP_MESH_LAUNCH_RENDEZVOUS_H
+#pragma once
 
 #include "mesh/launch/launch.h"
 #include "mesh/peers/control.h"
@@ -47,5 +46,3 @@ void hzp_rendezvous_remove(const char *folder);
 void hzp_rendezvous_endpoint(const struct hzp_rendezvous *r, char ret[HZP_CONTROL_ENDPOINT]);
 /* The same for the requests of replicas: another file, or the next port. */
 void hzp_rendezvous_replicas(const struct hzp_rendezvous *r, char ret[HZP_CONTROL_ENDPOINT]);
-
-#endif

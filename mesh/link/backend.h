@@ -8,8 +8,7 @@
  *
  * Thread: as mesh/link.h says for the function in front of it.
  */
-#ifndef HZP_MESH_LINK_BACKEND_H
-#define HZP_MESH_LINK_BACKEND_H
+#pragma once
 
 #include "base/thread.h"
 #include "mesh/link.h"
@@ -123,5 +122,3 @@ void hzp_wire_sum(enum hzp_wire type, void *dst, const void *const *src, int cou
 bool hzp_link_mpi_about(char *text, size_t size);
 bool hzp_link_zmq_about(char *text, size_t size);
 bool hzp_link_nccl_about(char *text, size_t size);
-
-#endif

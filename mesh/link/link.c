@@ -471,6 +471,48 @@ int hzp_link_wait(struct hzp_link *link, hzp_ticket ticket, struct hzp_err_text 
     }
 }
 
+int hzp_link_move(struct hzp_link *link, const struct hzp_transfer *transfer,
+                  struct hzp_err_text *reterr)
+{
+    hzp_ticket ticket;
+    HZP_TRY(hzp_link_post(link, transfer, &ticket, reterr));
+    return hzp_link_wait(link, ticket, reterr);
+}
+
+int hzp_link_broadcast(struct hzp_link *link, int root, void *data, size_t bytes, uint64_t tag,
+                       struct hzp_err_text *reterr)
+{
+    struct hzp_transfer t = {
+        .op = HZP_BROADCAST, .root = root, .count = bytes, .recv = data, .host = true, .tag = tag};
+    return hzp_link_move(link, &t, reterr);
+}
+
+int hzp_link_gather(struct hzp_link *link, const void *mine, size_t bytes, void *all, uint64_t tag,
+                    struct hzp_err_text *reterr)
+{
+    struct hzp_transfer t = {
+        .op = HZP_ALL_GATHER, .count = bytes, .send = mine, .recv = all, .host = true, .tag = tag};
+    return hzp_link_move(link, &t, reterr);
+}
+
+int hzp_link_agree(struct hzp_link *link, int code, const struct hzp_err_text *own, uint64_t tag,
+                   struct hzp_err_text *reterr)
+{
+    struct outcome {
+        int32_t code;
+        char text[480];
+    } mine = {.code = code}, *all = hzp_xcalloc((size_t)hzp_link_ranks(link), sizeof(*all));
+    if (code < 0)
+        snprintf(mine.text, sizeof(mine.text), "%.479s",
+                 own->text[0] ? own->text : hzp_err_name(code));
+    int r = hzp_link_gather(link, &mine, sizeof(mine), all, tag, reterr);
+    for (int i = 0; i < hzp_link_ranks(link) && r >= 0; i++)
+        if (all[i].code < 0)
+            r = hzp_fail(reterr, all[i].code, "rank %d: %s", i, all[i].text);
+    free(all);
+    return r;
+}
+
 int hzp_link_begin_transfer(struct hzp_link *link, const struct hzp_transfer *transfer,
                             struct hzp_err_text *reterr)
 {

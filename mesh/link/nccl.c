@@ -618,7 +618,6 @@ static int open_world(struct nccl_link *link, struct hzp_err_text *reterr)
 {
     struct nccl_config config = comm_config(link);
     struct nccl_id id = {{0}};
-    hzp_ticket ticket;
     if (link->base.rank == 0) {
         int code = link->api.GetUniqueId(&id);
         if (code != NCCL_OK) {
@@ -626,9 +625,7 @@ static int open_world(struct nccl_link *link, struct hzp_err_text *reterr)
             return failed_call(link, "ncclGetUniqueId", code, reterr);
         }
     }
-    struct hzp_transfer share = {.op = HZP_BROADCAST, .count = sizeof(id), .recv = &id};
-    HZP_TRY(hzp_link_post(link->config.host, &share, &ticket, reterr));
-    HZP_TRY(hzp_link_wait(link->config.host, ticket, reterr));
+    HZP_TRY(hzp_link_broadcast(link->config.host, 0, &id, sizeof(id), 0, reterr));
     int code = link->api.CommInitRankConfig(&link->comm[0], link->base.ranks, id, link->base.rank,
                                             &config);
     int r = settle(link, link->comm[0], code, "ncclCommInitRankConfig", reterr);

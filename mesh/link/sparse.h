@@ -8,8 +8,7 @@
  *
  * Thread: any.
  */
-#ifndef HZP_MESH_LINK_SPARSE_H
-#define HZP_MESH_LINK_SPARSE_H
+#pragma once
 
 #include "mesh/link.h"
 
@@ -31,5 +30,3 @@ size_t hzp_sparse_pack(const void *from, size_t bytes, void *to);
 /* sum[0 .. bytes / 4) += what was packed of as many bytes; packed: 4-byte aligned.  False: `size`
  * bytes are not that, and sum may have changed. */
 bool hzp_sparse_add(float *sum, size_t bytes, const void *packed, size_t size);
-
-#endif

@@ -9,8 +9,7 @@
  *
  * Thread: the link's own, except where a function says otherwise.
  */
-#ifndef HZP_MESH_LINK_WORKER_H
-#define HZP_MESH_LINK_WORKER_H
+#pragma once
 
 #include "base/timeline.h"
 #include "mesh/link/backend.h"
@@ -103,5 +102,3 @@ struct hzp_link_header hzp_link_header_bye(struct hzp_link_worker *w);
  * goodbye; the link has failed. */
 int hzp_link_header_check(struct hzp_link_worker *w, int rank, const struct hzp_link_header *theirs,
                           const struct hzp_link_header *mine, const struct hzp_transfer *t);
-
-#endif

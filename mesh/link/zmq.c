@@ -539,15 +539,8 @@ int hzp_link_connect_zmq(struct hzp_link *base, const struct hzp_link_zmq_addres
 static int tell_ports(struct hzp_link *base, const uint16_t *own, uint16_t *all,
                       struct hzp_err_text *reterr)
 {
-    struct hzp_transfer transfer = {.op = HZP_ALL_GATHER,
-                                    .type = HZP_WIRE_BYTE,
-                                    .count = sizeof(*own) * (size_t)base->ranks,
-                                    .send = own,
-                                    .recv = all,
-                                    .tag = sizeof(*own)};
-    hzp_ticket ticket;
-    HZP_TRY(hzp_link_post(base, &transfer, &ticket, reterr));
-    return hzp_link_wait(base, ticket, reterr);
+    return hzp_link_gather(base, own, sizeof(*own) * (size_t)base->ranks, all, sizeof(*own),
+                           reterr);
 }
 
 static bool has_failed(void *ctx)

@@ -4,8 +4,7 @@
  *
  * Thread: the link's, except poke: any.
  */
-#ifndef HZP_MESH_LINK_ZMQ_LINK_H
-#define HZP_MESH_LINK_ZMQ_LINK_H
+#pragma once
 
 #include "mesh/link/worker.h"
 
@@ -72,5 +71,3 @@ int hzp_zmq_scatter_sparse(struct hzp_link_worker *worker, const struct hzp_link
                            const struct hzp_transfer *t, char *dst, size_t piece, size_t total);
 int hzp_zmq_broadcast(struct hzp_link_worker *worker, const struct hzp_link_group *group, int root,
                       char *recv, size_t total);
-
-#endif

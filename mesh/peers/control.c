@@ -12,7 +12,6 @@
 #include "base/log.h"
 #include "base/thread.h"
 
-#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

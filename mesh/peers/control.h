@@ -19,8 +19,7 @@
  * Thread: the one that opens it, except the functions marked any; `lost` is called by the control
  * thread, which must not be blocked.
  */
-#ifndef HZP_MESH_PEERS_CONTROL_H
-#define HZP_MESH_PEERS_CONTROL_H
+#pragma once
 
 #include "base/chrome.h"
 #include "base/err.h"
@@ -104,5 +103,3 @@ int hzp_control_lost(struct hzp_control *control, char *why, size_t size);
 
 /* Says goodbye and closes; before the link is closed.  NULL: no effect. */
 void hzp_control_close(struct hzp_control *control);
-
-#endif

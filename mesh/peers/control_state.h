@@ -18,8 +18,7 @@
  *
  * Thread: see struct hzp_control.
  */
-#ifndef HZP_MESH_PEERS_CONTROL_STATE_H
-#define HZP_MESH_PEERS_CONTROL_STATE_H
+#pragma once
 
 #include "base/thread.h"
 #include "base/timeline.h"
@@ -165,5 +164,3 @@ void hzp_control_answer(struct hzp_control *c, const struct hzp_control_ask *ask
 void hzp_control_send_answer(struct hzp_control *c);
 /* Rank 0: takes a piece of a rank's answer. */
 void hzp_control_take_piece(struct hzp_control *c, int rank, const void *data, size_t size);
-
-#endif

@@ -5,7 +5,6 @@
 
 #include "base/arena.h"
 
-#include <errno.h>
 #include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -9,8 +9,7 @@
  *
  * Thread: one, except poke: any.
  */
-#ifndef HZP_MESH_PEERS_PIPE_H
-#define HZP_MESH_PEERS_PIPE_H
+#pragma once
 
 #include "mesh/peers/control.h"
 
@@ -60,5 +59,3 @@ static inline bool hzp_pipe_same(const struct hzp_pipe_peer *a, const struct hzp
         same = a->name[i] == b->name[i];
     return same;
 }
-
-#endif

@@ -39,25 +39,15 @@ static int copy(struct test *t, struct hzp_err_text *reterr)
     return hzp_fence_wait(t->fence);
 }
 
-static int exchange(struct hzp_link *link, enum hzp_mem where, const void *mine, size_t bytes,
-                    void *all, struct hzp_err_text *reterr)
-{
-    hzp_ticket ticket;
-    struct hzp_transfer what = {.op = HZP_ALL_GATHER,
-                                .type = HZP_WIRE_BYTE,
-                                .count = bytes,
-                                .send = mine,
-                                .recv = all,
-                                .host = where == HZP_MEM_HOST,
-                                .tag = UINT64_MAX};
-    HZP_TRY(hzp_link_post(link, &what, &ticket, reterr));
-    return hzp_link_wait(link, ticket, reterr);
-}
-
 static int gather(struct test *t, struct hzp_err_text *reterr)
 {
     const char *mine = (char *)t->pieces + (size_t)hzp_link_rank(t->link) * PIECE_BYTES;
-    return exchange(t->link, HZP_MEM_DEVICE, mine, PIECE_BYTES, t->pieces, reterr);
+    struct hzp_transfer what = {.op = HZP_ALL_GATHER,
+                                .count = PIECE_BYTES,
+                                .send = mine,
+                                .recv = t->pieces,
+                                .tag = UINT64_MAX};
+    return hzp_link_move(t->link, &what, reterr);
 }
 
 /* The shortest of several runs, without the first. */
@@ -151,7 +141,7 @@ int hzp_selftest_run(struct hzp_device *dev, struct hzp_link *link, double most,
     if (r == HZP_OK)
         r = measure(&t, gather, &mine.seconds[HZP_SELFTEST_LINK], reterr);
     if (r == HZP_OK)
-        r = exchange(link, HZP_MEM_HOST, &mine, sizeof(mine), all, reterr);
+        r = hzp_link_gather(link, &mine, sizeof(mine), all, UINT64_MAX, reterr);
     if (r == HZP_OK)
         r = judge(all, &t, most, reterr);
     hzp_device_free(dev, HZP_MEM_DEVICE, t.pieces);

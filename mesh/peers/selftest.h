@@ -8,8 +8,7 @@
  *
  * Thread: engine.
  */
-#ifndef HZP_MESH_PEERS_SELFTEST_H
-#define HZP_MESH_PEERS_SELFTEST_H
+#pragma once
 
 #include "device/device.h"
 #include "mesh/link.h"
@@ -31,5 +30,3 @@ int hzp_selftest_run(struct hzp_device *dev, struct hzp_link *link, double most,
  * slower (*ret_times). */
 int hzp_selftest_slowest(const struct hzp_selftest *all, int ranks, int *ret_which,
                          double *ret_times);
-
-#endif

@@ -11,8 +11,7 @@
  *
  * Thread: one at a time.
  */
-#ifndef HZP_MESH_PEERS_STRAGGLERS_H
-#define HZP_MESH_PEERS_STRAGGLERS_H
+#pragma once
 
 #include "device/meter.h"
 
@@ -56,5 +55,3 @@ int hzp_stragglers_next(struct hzp_stragglers *s);
  * than a twentieth of the time says little and is left out. */
 void hzp_stragglers_report(const struct hzp_meter before[HZP_METER_COUNT],
                            const struct hzp_meter now[HZP_METER_COUNT], float ret[HZP_METER_COUNT]);
-
-#endif

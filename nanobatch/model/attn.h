@@ -17,8 +17,7 @@
  *
  * Thread: engine.
  */
-#ifndef HZP_NANOBATCH_MODEL_ATTN_H
-#define HZP_NANOBATCH_MODEL_ATTN_H
+#pragma once
 
 #include "nanobatch/model/product.h"
 
@@ -73,5 +72,3 @@ void hzp_attn_output(struct hzp_plan *plan, const struct hzp_layer *layer,
 void hzp_attn_backward(struct hzp_plan *plan, const struct hzp_layer *layer,
                        const struct hzp_layer_space *kept, const struct hzp_layer_grads *g,
                        const struct hzp_packed *packed);
-
-#endif

@@ -34,8 +34,7 @@
  *
  * Thread: engine.
  */
-#ifndef HZP_NANOBATCH_MODEL_BACKWARD_H
-#define HZP_NANOBATCH_MODEL_BACKWARD_H
+#pragma once
 
 #include "nanobatch/model/layer.h"
 #include "nanobatch/model/micro.h"
@@ -95,5 +94,3 @@ void hzp_micro_forward(struct hzp_plan *chain, const struct hzp_model *model,
 void hzp_micro_backward(struct hzp_plan *chain, const struct hzp_model *model,
                         const struct hzp_version *v, const struct hzp_micro *micro,
                         struct hzp_train_space *space, const struct hzp_layer_range *range);
-
-#endif

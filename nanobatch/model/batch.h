@@ -26,8 +26,7 @@
  *
  * Thread: engine.
  */
-#ifndef HZP_NANOBATCH_MODEL_BATCH_H
-#define HZP_NANOBATCH_MODEL_BATCH_H
+#pragma once
 
 #include "nanobatch/model/page_table.h"
 #include "nanobatch/plan/plan.h"
@@ -178,5 +177,3 @@ void hzp_batch_want_hidden(struct hzp_batch *batch, int32_t logit);
 
 /* Appends a mask, [mask_words], which the caller fills; *ret: what sample[].mask is to be. */
 uint32_t *hzp_batch_add_mask(struct hzp_batch *batch, int32_t *ret);
-
-#endif

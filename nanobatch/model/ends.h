@@ -14,8 +14,7 @@
  *
  * Thread: engine.
  */
-#ifndef HZP_NANOBATCH_MODEL_ENDS_H
-#define HZP_NANOBATCH_MODEL_ENDS_H
+#pragma once
 
 #include "nanobatch/model/product.h"
 
@@ -56,5 +55,3 @@ void hzp_head_hidden(struct hzp_plan *plan, const struct hzp_model *model, struc
  * are added to. */
 void hzp_head_backward(struct hzp_plan *plan, const struct hzp_layer *layer, const int32_t *row,
                        const struct hzp_head_space *s, struct hzp_mat dx);
-
-#endif

@@ -8,8 +8,7 @@
  *
  * Thread: engine.
  */
-#ifndef HZP_NANOBATCH_MODEL_FORWARD_H
-#define HZP_NANOBATCH_MODEL_FORWARD_H
+#pragma once
 
 #include "nanobatch/model/stages.h"
 
@@ -37,5 +36,3 @@ void hzp_forward_range(struct hzp_forward *f, const struct hzp_layer_range *rang
 
 /* Later items of the plan belong to none of the strands. */
 void hzp_forward_end(struct hzp_forward *f);
-
-#endif

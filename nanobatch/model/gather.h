@@ -8,8 +8,7 @@
  *
  * Thread: engine.
  */
-#ifndef HZP_NANOBATCH_MODEL_GATHER_H
-#define HZP_NANOBATCH_MODEL_GATHER_H
+#pragma once
 
 #include "nanobatch/model/train_space.h"
 
@@ -41,5 +40,3 @@ void hzp_gather_build(struct hzp_plan *chain, const struct hzp_model *model,
                       const struct hzp_version *v, const struct hzp_train_space *space,
                       const struct hzp_gather *gather);
 const void *hzp_gather_data(const struct hzp_train_space *space);
-
-#endif

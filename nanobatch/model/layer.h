@@ -11,8 +11,7 @@
  *
  * Thread: engine.
  */
-#ifndef HZP_NANOBATCH_MODEL_LAYER_H
-#define HZP_NANOBATCH_MODEL_LAYER_H
+#pragma once
 
 #include "nanobatch/model/attn.h"
 #include "nanobatch/model/mlp.h"
@@ -36,5 +35,3 @@ void hzp_layer_finish(struct hzp_plan *plan, const struct hzp_layer *layer,
 void hzp_layer_backward(struct hzp_plan *plan, const struct hzp_layer *layer,
                         const struct hzp_layer_space *kept, const struct hzp_layer_grads *g,
                         const struct hzp_packed *packed);
-
-#endif

@@ -9,8 +9,7 @@
  *
  * Thread: engine.
  */
-#ifndef HZP_NANOBATCH_MODEL_LOSS_H
-#define HZP_NANOBATCH_MODEL_LOSS_H
+#pragma once
 
 #include "nanobatch/plan/plan.h"
 
@@ -43,5 +42,3 @@ bool hzp_row_loss_valid(const struct hzp_row_loss *how);
  * about quantum_flops, 0: into one. */
 void hzp_loss_build(struct hzp_plan *plan, const struct hzp_loss *loss, int32_t row0,
                     struct hzp_mat logits, struct hzp_mat dlogits, uint64_t quantum_flops);
-
-#endif

@@ -10,8 +10,7 @@
  *
  * Thread: engine.
  */
-#ifndef HZP_NANOBATCH_MODEL_MICRO_H
-#define HZP_NANOBATCH_MODEL_MICRO_H
+#pragma once
 
 #include "nanobatch/model/attn.h"
 #include "nanobatch/model/loss.h"
@@ -82,5 +81,3 @@ struct hzp_packed hzp_micro_whole(const struct hzp_micro *micro);
 int32_t hzp_micro_units(const struct hzp_micro *micro, const struct hzp_model_config *config);
 int32_t hzp_micro_unit(const struct hzp_micro *micro, const struct hzp_model_config *config,
                        int32_t i);
-
-#endif

@@ -11,8 +11,7 @@
  *
  * Thread: engine.
  */
-#ifndef HZP_NANOBATCH_MODEL_MLP_H
-#define HZP_NANOBATCH_MODEL_MLP_H
+#pragma once
 
 #include "nanobatch/model/product.h"
 
@@ -28,5 +27,3 @@ void hzp_mlp_forward(struct hzp_plan *plan, const struct hzp_layer *layer,
  * the weights are added to.  kept: all rows of the micro-batch as the forward pass left them. */
 void hzp_mlp_backward(struct hzp_plan *plan, const struct hzp_layer *layer,
                       const struct hzp_layer_space *kept, const struct hzp_layer_grads *g);
-
-#endif

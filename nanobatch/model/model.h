@@ -4,8 +4,7 @@
  *
  * Thread: engine.
  */
-#ifndef HZP_NANOBATCH_MODEL_MODEL_H
-#define HZP_NANOBATCH_MODEL_MODEL_H
+#pragma once
 
 #include "weights/versions.h"
 
@@ -53,5 +52,3 @@ void hzp_model_set_tensor(struct hzp_model *model, struct hzp_link *serve, struc
  * the others, and used by training's items alone. */
 void hzp_model_set_data(struct hzp_model *model, struct hzp_link *link);
 void hzp_model_destroy(struct hzp_model *model); /* NULL: no effect */
-
-#endif

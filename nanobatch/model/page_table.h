@@ -13,8 +13,7 @@
  *
  * Thread: engine.
  */
-#ifndef HZP_NANOBATCH_MODEL_PAGE_TABLE_H
-#define HZP_NANOBATCH_MODEL_PAGE_TABLE_H
+#pragma once
 
 #include "device/device.h"
 
@@ -43,5 +42,3 @@ int32_t hzp_page_table_room(int32_t segs, int32_t rows, int32_t page_rows, int32
 
 /* Steps were formed that will not run: every page number travels again.  NULL: no effect. */
 void hzp_page_table_forget(struct hzp_page_table *table);
-
-#endif

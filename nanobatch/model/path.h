@@ -24,8 +24,7 @@
  *
  * Thread: any.
  */
-#ifndef HZP_NANOBATCH_MODEL_PATH_H
-#define HZP_NANOBATCH_MODEL_PATH_H
+#pragma once
 
 #include "weights/config.h"
 
@@ -71,5 +70,3 @@ static inline int32_t hzp_path_places(const struct hzp_path *path, int32_t layer
 {
     return path->count ? path->count : layers;
 }
-
-#endif

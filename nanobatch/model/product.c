@@ -2,7 +2,6 @@
 #include "nanobatch/model/product.h"
 
 #include "nanobatch/model/tensor.h"
-#include "weights/fp8.h"
 
 struct hzp_mat hzp_layer_weight(const struct hzp_layer *layer, enum hzp_role role)
 {

@@ -11,8 +11,7 @@
  *
  * Thread: engine.
  */
-#ifndef HZP_NANOBATCH_MODEL_PRODUCT_H
-#define HZP_NANOBATCH_MODEL_PRODUCT_H
+#pragma once
 
 #include "nanobatch/model/model.h"
 #include "nanobatch/model/space.h"
@@ -110,5 +109,3 @@ struct hzp_mat hzp_stream_grad_of(struct hzp_plan *plan, const struct hzp_layer 
 /* The gradient of the residual stream in the type of matrix products: dx itself, or dx_act after a
  * cast. */
 struct hzp_mat hzp_stream_grad(struct hzp_plan *plan, const struct hzp_layer_grads *g);
-
-#endif

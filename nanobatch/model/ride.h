@@ -19,8 +19,7 @@
  *
  * Thread: engine.
  */
-#ifndef HZP_NANOBATCH_MODEL_RIDE_H
-#define HZP_NANOBATCH_MODEL_RIDE_H
+#pragma once
 
 #include "nanobatch/model/backward.h"
 #include "nanobatch/model/forward.h"
@@ -66,5 +65,3 @@ double hzp_ride_slice_ns(const struct hzp_rider *rider, const struct hzp_version
  * the item of the plan that the ride must wait for, -1: none.  Returns the last item that touches
  * rows behind the chunk: what follows of the chain needs it. */
 int32_t hzp_ride_build(struct hzp_forward *f, const struct hzp_ride *ride, int32_t need);
-
-#endif

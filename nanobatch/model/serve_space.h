@@ -4,8 +4,7 @@
  *
  * Thread: engine.
  */
-#ifndef HZP_NANOBATCH_MODEL_SERVE_SPACE_H
-#define HZP_NANOBATCH_MODEL_SERVE_SPACE_H
+#pragma once
 
 #include "nanobatch/model/model.h"
 #include "nanobatch/model/space.h"
@@ -34,5 +33,3 @@ size_t hzp_serve_space_bytes(const struct hzp_layout *layout, enum hzp_dtype act
 int hzp_serve_space_create(const struct hzp_model *model, int32_t rows_max, int32_t logits_max,
                            struct hzp_serve_space **ret);
 void hzp_serve_space_destroy(struct hzp_serve_space *space); /* NULL: no effect */
-
-#endif

@@ -8,8 +8,7 @@
  *
  * Thread: engine.
  */
-#ifndef HZP_NANOBATCH_MODEL_SPACE_H
-#define HZP_NANOBATCH_MODEL_SPACE_H
+#pragma once
 
 #include "device/device.h"
 #include "weights/layout.h"
@@ -73,5 +72,3 @@ struct hzp_mat hzp_gathered_cut(char *base, size_t *at, const struct hzp_layout 
  * scales for each possible nano-batch, so that the scales of each can begin at 16 bytes. */
 struct hzp_mat hzp_narrow_cut(char *base, size_t *at, const struct hzp_layout *layout, int32_t rows,
                               float **ret_scale);
-
-#endif

@@ -15,8 +15,7 @@
  *
  * Thread: engine.
  */
-#ifndef HZP_NANOBATCH_MODEL_STAGES_H
-#define HZP_NANOBATCH_MODEL_STAGES_H
+#pragma once
 
 #include "nanobatch/model/batch.h"
 #include "nanobatch/model/layer.h"
@@ -83,5 +82,3 @@ void hzp_strand_advance(struct hzp_forward *f, int32_t i, int32_t to);
 /* Between resume and pause, items that are appended to the plan belong to strand i. */
 void hzp_strand_resume(struct hzp_forward *f, int32_t i);
 void hzp_strand_pause(struct hzp_forward *f, int32_t i);
-
-#endif

@@ -7,8 +7,7 @@
  *
  * Thread: engine.
  */
-#ifndef HZP_NANOBATCH_MODEL_STEP_H
-#define HZP_NANOBATCH_MODEL_STEP_H
+#pragma once
 
 #include "nanobatch/model/forward.h"
 
@@ -32,5 +31,3 @@ struct hzp_step_plan {
  * earlier call: the slice is appended to it; then it must not ride (in_turn, or no rider).  True:
  * part of the slice rides. */
 bool hzp_step_build(struct hzp_plan *plan, const struct hzp_step_plan *step);
-
-#endif

@@ -34,8 +34,7 @@
  *
  * Thread: engine.
  */
-#ifndef HZP_NANOBATCH_MODEL_TENSOR_H
-#define HZP_NANOBATCH_MODEL_TENSOR_H
+#pragma once
 
 #include "mesh/link.h"
 #include "nanobatch/model/model.h"
@@ -113,5 +112,3 @@ struct hzp_mat hzp_tensor_own_cols(const struct hzp_model *model, struct hzp_mat
 /* All ranks' blocks to logits [rows][vocab]. */
 void hzp_tensor_gather_logits(struct hzp_plan *plan, const struct hzp_model *model,
                               struct hzp_mat gathered, struct hzp_mat logits);
-
-#endif

@@ -7,8 +7,7 @@
  *
  * Thread: engine.
  */
-#ifndef HZP_NANOBATCH_MODEL_TRAIN_SPACE_H
-#define HZP_NANOBATCH_MODEL_TRAIN_SPACE_H
+#pragma once
 
 #include "nanobatch/model/model.h"
 #include "nanobatch/plan/plan.h"
@@ -74,5 +73,3 @@ struct hzp_update_result {
     double
         elsewhere; /* squares that another rank counts, of vectors that all ranks of slices have */
 };
-
-#endif

@@ -7,8 +7,7 @@
  *
  * Thread: engine.
  */
-#ifndef HZP_NANOBATCH_MODEL_TRAIN_SPACE_STATE_H
-#define HZP_NANOBATCH_MODEL_TRAIN_SPACE_STATE_H
+#pragma once
 
 #include "nanobatch/model/ends.h"
 #include "nanobatch/model/layer.h"
@@ -96,5 +95,3 @@ struct hzp_layer_grads hzp_train_layer_grads(const struct hzp_train_space *s, in
 
 /* What the head works in, for so many learned rows (at most head_rows). */
 struct hzp_head_space hzp_train_head_space(const struct hzp_train_space *s, int32_t rows);
-
-#endif

@@ -10,8 +10,7 @@
  *
  * Thread: engine.
  */
-#ifndef HZP_NANOBATCH_MODEL_UPDATE_H
-#define HZP_NANOBATCH_MODEL_UPDATE_H
+#pragma once
 
 #include "nanobatch/model/model.h"
 #include "nanobatch/model/train_space.h"
@@ -67,5 +66,3 @@ void hzp_update_add_squares(struct hzp_train_space *space);
  * elements. */
 size_t hzp_update_piece(const struct hzp_train_space *space, enum hzp_op op, const void *args,
                         size_t n);
-
-#endif

@@ -28,8 +28,7 @@
  *
  * Thread: engine.
  */
-#ifndef HZP_NANOBATCH_MODEL_WORK_H
-#define HZP_NANOBATCH_MODEL_WORK_H
+#pragma once
 
 #include "nanobatch/model/backward.h"
 #include "nanobatch/model/gather.h"
@@ -120,5 +119,3 @@ void hzp_work_build(struct hzp_plan *chain, const struct hzp_work *work,
                     const struct hzp_model *model, const struct hzp_version *v,
                     struct hzp_version *draft, const struct hzp_micro *micro,
                     struct hzp_train_space *space);
-
-#endif

@@ -17,8 +17,7 @@
  *
  * Thread: engine.
  */
-#ifndef HZP_NANOBATCH_PLAN_PLAN_H
-#define HZP_NANOBATCH_PLAN_PLAN_H
+#pragma once
 
 #include "base/arena.h"
 #include "device/device.h"
@@ -186,5 +185,3 @@ void hzp_plan_print(const struct hzp_plan *plan, FILE *out);
 
 #define HZP_PLAN_NEXT(plan, name, ...)                                                             \
     hzp_plan_next((plan), HZP_OP_##name, &(struct hzp_##name##_args){__VA_ARGS__})
-
-#endif

@@ -3,8 +3,7 @@
  *
  * Thread: any; pure.
  */
-#ifndef HZP_NANOBATCH_PLAN_PLAN_HASH_H
-#define HZP_NANOBATCH_PLAN_PLAN_HASH_H
+#pragma once
 
 #include "nanobatch/plan/plan.h"
 
@@ -15,5 +14,3 @@ uint64_t hzp_plan_hash(const struct hzp_plan *plan);
 
 /* The hash of `count` numbers, continuing `hash` (0 at first). */
 uint64_t hzp_hash_numbers(uint64_t hash, const int32_t *number, int32_t count);
-
-#endif

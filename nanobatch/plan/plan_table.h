@@ -8,8 +8,7 @@
  *
  * Thread: one thread builds the table; then any may read it.
  */
-#ifndef HZP_NANOBATCH_PLAN_PLAN_TABLE_H
-#define HZP_NANOBATCH_PLAN_PLAN_TABLE_H
+#pragma once
 
 #include "nanobatch/plan/shape.h"
 
@@ -92,5 +91,3 @@ void hzp_plan_table_drop_unproven(struct hzp_plan_table *table);
 
 /* Prints one line per entry. */
 void hzp_plan_table_print(const struct hzp_plan_table *table, FILE *out);
-
-#endif

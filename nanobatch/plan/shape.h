@@ -25,8 +25,7 @@
  *
  * Thread: any; pure.
  */
-#ifndef HZP_NANOBATCH_PLAN_SHAPE_H
-#define HZP_NANOBATCH_PLAN_SHAPE_H
+#pragma once
 
 #include "base/err.h"
 #include "nanobatch/plan/plan.h"
@@ -118,5 +117,3 @@ bool hzp_plan_shape_beside(const struct hzp_plan_shape *shape);
 
 /* From here on hzp_plan_take sends the items of a training chain to the lanes the shape names. */
 void hzp_plan_for_training(struct hzp_plan *plan, const struct hzp_plan_shape *shape);
-
-#endif

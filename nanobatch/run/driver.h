@@ -8,8 +8,7 @@
  *
  * Thread: engine.
  */
-#ifndef HZP_NANOBATCH_RUN_DRIVER_H
-#define HZP_NANOBATCH_RUN_DRIVER_H
+#pragma once
 
 #include "nanobatch/plan/plan_table.h"
 #include "nanobatch/run/graphs.h"
@@ -42,5 +41,3 @@ void hzp_driver_log(struct hzp_device *dev, const struct hzp_driver_memory *driv
 
 /* Bytes of the graphs of `count` steps of so many nodes. */
 size_t hzp_driver_graphs(const struct hzp_driver_memory *driver, int64_t count, int64_t nodes);
-
-#endif

@@ -19,8 +19,7 @@
  *
  * Thread: engine.
  */
-#ifndef HZP_NANOBATCH_RUN_EXEC_H
-#define HZP_NANOBATCH_RUN_EXEC_H
+#pragma once
 
 #include "nanobatch/plan/plan.h"
 #include "nanobatch/plan/shape.h"
@@ -123,5 +122,3 @@ const struct hzp_span *hzp_exec_spans(const struct hzp_exec *exec);
 /* Writes the last run, which must have been of this plan, as a Chrome trace, one track per lane.
  * HZP_EUNSUP: the device does not time single ops. */
 int hzp_exec_write_trace(const struct hzp_exec *exec, const struct hzp_plan *plan, FILE *out);
-
-#endif

@@ -29,8 +29,7 @@
  *
  * Thread: engine.
  */
-#ifndef HZP_NANOBATCH_RUN_GRAPHS_H
-#define HZP_NANOBATCH_RUN_GRAPHS_H
+#pragma once
 
 #include "nanobatch/model/batch.h"
 #include "nanobatch/plan/plan.h"
@@ -107,5 +106,3 @@ struct hzp_graphs_stats {
     uint64_t graphs, nodes, bytes; /* the driver's, kept now, as counted */
 };
 struct hzp_graphs_stats hzp_graphs_read_stats(const struct hzp_graphs *graphs); /* NULL: zeros */
-
-#endif

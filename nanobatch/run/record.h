@@ -7,8 +7,7 @@
  *
  * Thread: engine.
  */
-#ifndef HZP_NANOBATCH_RUN_RECORD_H
-#define HZP_NANOBATCH_RUN_RECORD_H
+#pragma once
 
 #include "base/timeline.h"
 #include "nanobatch/plan/plan.h"
@@ -22,5 +21,3 @@ void hzp_record_fini(struct hzp_record *r);
 
 /* span[i]: when item i ran, by the clock of hzp_now_ns. */
 void hzp_record_run(struct hzp_record *r, const struct hzp_plan *plan, const struct hzp_span *span);
-
-#endif

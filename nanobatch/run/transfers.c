@@ -40,6 +40,20 @@ int32_t hzp_transfers_add(struct hzp_transfers *t, const struct hzp_transfer *wh
     return t->entries++;
 }
 
+int32_t hzp_transfers_gather(struct hzp_transfers *t, int group, const void *mine, size_t bytes,
+                             void *all, uint64_t tag, int32_t after)
+{
+    struct hzp_transfer what = {.op = HZP_ALL_GATHER,
+                                .type = HZP_WIRE_BYTE,
+                                .group = group,
+                                .count = bytes,
+                                .send = mine,
+                                .recv = all,
+                                .host = true,
+                                .tag = tag};
+    return hzp_transfers_add(t, &what, after);
+}
+
 struct hzp_transfers_entry *hzp_transfers_newest(struct hzp_transfers *t)
 {
     HZP_ASSERT(t->entries > t->posted);

@@ -16,8 +16,7 @@
  *
  * Thread: engine.
  */
-#ifndef HZP_NANOBATCH_RUN_TRANSFERS_H
-#define HZP_NANOBATCH_RUN_TRANSFERS_H
+#pragma once
 
 #include "base/timeline.h"
 #include "mesh/link.h"
@@ -64,6 +63,10 @@ void hzp_transfers_begin(struct hzp_transfers *t);
 /* Appends a transfer; *what is copied.  Returns its index. */
 int32_t hzp_transfers_add(struct hzp_transfers *t, const struct hzp_transfer *what, int32_t after);
 
+/* Appends a gather of `bytes` of each member's host memory into all, of the link's group. */
+int32_t hzp_transfers_gather(struct hzp_transfers *t, int group, const void *mine, size_t bytes,
+                             void *all, uint64_t tag, int32_t after);
+
 /* The newest entry, for setting what is not in the arguments above. */
 struct hzp_transfers_entry *hzp_transfers_newest(struct hzp_transfers *t);
 
@@ -87,5 +90,3 @@ static inline bool hzp_transfers_done(const struct hzp_transfers *t)
 {
     return t->done == t->entries;
 }
-
-#endif

@@ -9,8 +9,7 @@
  *
  * Thread: engine.
  */
-#ifndef HZP_NANOBATCH_RUN_WARM_H
-#define HZP_NANOBATCH_RUN_WARM_H
+#pragma once
 
 #include "nanobatch/model/backward.h"
 #include "nanobatch/model/step.h"
@@ -50,5 +49,3 @@ int hzp_warm_times(const struct hzp_model *model, int32_t items);
  * empty afterwards.  Without a version: none.  HZP_ENOMEM. */
 int hzp_warm_micros(struct hzp_plan *chain, const struct hzp_model *model, struct hzp_micro *micro,
                     int32_t most, struct hzp_train_space *space);
-
-#endif

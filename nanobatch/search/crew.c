@@ -91,12 +91,6 @@ static struct hzp_collective_args exchange_of(const struct hzp_crew *c, int32_t 
                                         .accumulate = scatter};
 }
 
-static int by_value(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return x < y ? -1 : x > y;
-}
-
 static int do_exchange(struct hzp_crew *c, const struct order *o)
 {
     struct hzp_device *dev = c->config.rig->config.model->dev;
@@ -107,8 +101,8 @@ static int do_exchange(struct hzp_crew *c, const struct order *o)
         HZP_TRY(hzp_lane_issue(c->lane, HZP_OP_collective, &args));
         ns[i] = (double)(hzp_device_now_ns(dev) - begin);
     }
-    qsort(ns + 1, ROUNDS, sizeof(*ns), by_value);
-    c->exchange_ns = HZP_MAX(ns[1 + ROUNDS / 2], 1);
+    double median = hzp_median(ns + 1, ROUNDS);
+    c->exchange_ns = HZP_MAX(median, 1);
     return HZP_OK;
 }
 
@@ -121,9 +115,7 @@ static int add_up(struct hzp_crew *c, uint64_t *value, struct hzp_err_text *rete
                              .send = value,
                              .recv = value,
                              .host = true};
-    hzp_ticket ticket;
-    HZP_TRY(hzp_link_post(c->config.link, &t, &ticket, reterr));
-    return hzp_link_wait(c->config.link, ticket, reterr);
+    return hzp_link_move(c->config.link, &t, reterr);
 }
 
 static int meet(struct hzp_crew *c, struct hzp_err_text *reterr)
@@ -212,23 +204,13 @@ static int broadcast(struct hzp_crew *c, struct hzp_err_text *reterr)
                              .recv = &c->order,
                              .idle = true,
                              .host = true};
-    hzp_ticket ticket;
-    HZP_TRY(hzp_link_post(c->config.link, &t, &ticket, reterr));
-    return hzp_link_wait(c->config.link, ticket, reterr);
+    return hzp_link_move(c->config.link, &t, reterr);
 }
 
 /* A device whose exchange fails does not say why: if it is the link, that knows which rank. */
 static int name_rank(struct hzp_crew *c, int r, struct hzp_err_text *reterr)
 {
-    struct hzp_link_state state;
-    if (r >= 0)
-        return r;
-    hzp_link_state(c->config.link, &state);
-    if (!state.failed)
-        return r;
-    return state.failed_rank < 0
-               ? hzp_fail(reterr, HZP_EIO, "%s", state.why)
-               : hzp_fail(reterr, HZP_EIO, "rank %d: %s", state.failed_rank, state.why);
+    return r < 0 && hzp_link_check(c->config.link, reterr) < 0 ? HZP_EIO : r;
 }
 
 static int say(struct hzp_crew *c, const struct order *o, double *ret_ns,

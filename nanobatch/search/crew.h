@@ -12,8 +12,7 @@
  *
  * Thread: engine.
  */
-#ifndef HZP_NANOBATCH_SEARCH_CREW_H
-#define HZP_NANOBATCH_SEARCH_CREW_H
+#pragma once
 
 #include "nanobatch/plan/shape.h"
 #include "nanobatch/search/measure.h"
@@ -58,5 +57,3 @@ int hzp_crew_end(struct hzp_crew *crew, struct hzp_err_text *reterr);
 /* Does what rank 0 says until it ends: HZP_OK.  HZP_EFORMAT: an order that makes no sense here; the
  * link then fails, as after every error. */
 int hzp_crew_follow(struct hzp_crew *crew, struct hzp_err_text *reterr);
-
-#endif

@@ -8,8 +8,7 @@
  *
  * Thread: any; one caller per object.
  */
-#ifndef HZP_NANOBATCH_SEARCH_EVENTS_H
-#define HZP_NANOBATCH_SEARCH_EVENTS_H
+#pragma once
 
 #include "nanobatch/plan/plan.h"
 
@@ -36,5 +35,3 @@ struct hzp_events {
  * room for the lanes' queues. */
 void hzp_events_run(const struct hzp_events *events, double *begin, double *end, int32_t *order,
                     double busy_ns[HZP_LANE_COUNT]);
-
-#endif

@@ -382,12 +382,6 @@ static void store_samples(struct hzp_measure *m, int32_t share, int32_t runs, in
     m->samples = 0;
 }
 
-static int by_value(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return x < y ? -1 : x > y;
-}
-
 /* Measures a long plan by some items of each kind. *ret_done is false if the plan is not that
  * long. */
 static int measure_long(struct hzp_measure *m, const struct part *p, bool *ret_done)
@@ -438,7 +432,7 @@ static int measure_plan(struct hzp_measure *m, const struct part *p)
     }
     double items_before = m->tables->items_ns;
     store_samples(m, p->share, runs, p->pass);
-    qsort(took, (size_t)runs, sizeof(*took), by_value);
+    hzp_median(took, runs);
     double items = m->tables->items_ns - items_before, whole = took[(runs - 1) / 2];
     if (p->again || whole > stretch_max * items)
         /* the samples cover only some items, or the run was interrupted */

@@ -15,8 +15,7 @@
  *
  * Thread: engine.
  */
-#ifndef HZP_NANOBATCH_SEARCH_MEASURE_H
-#define HZP_NANOBATCH_SEARCH_MEASURE_H
+#pragma once
 
 #include "nanobatch/search/rig.h"
 #include "nanobatch/time/tables.h"
@@ -34,5 +33,3 @@ int hzp_measure_next(struct hzp_measure *m);
 
 /* A short description of the next part for messages; text [64]. */
 const char *hzp_measure_what(const struct hzp_measure *m, char *text);
-
-#endif

@@ -208,12 +208,6 @@ static void compare(const struct side *side, const struct side *other, double *r
         }
 }
 
-static int by_value(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return x < y ? -1 : x > y;
-}
-
 /* One round: each side alone, then both together. A side's rate is time alone / time together. */
 static int measure_round(struct pair *p, double *ret_a, double *ret_b)
 {
@@ -251,10 +245,12 @@ static int measure(struct pair *p, struct hzp_tables *t, enum hzp_class a, enum 
         HZP_TRY(measure_round(p, &rate[0][rounds], &rate[1][rounds]));
         rounds++;
     }
-    for (int i = 0; i < 2; i++)
-        qsort(rate[i], (size_t)rounds, sizeof(double), by_value);
-    struct hzp_rate found = {(uint8_t)a,        (uint8_t)b,          (int16_t)cores[0],
-                             (int16_t)cores[1], rate[0][rounds / 2], rate[1][rounds / 2]};
+    struct hzp_rate found = {(uint8_t)a,
+                             (uint8_t)b,
+                             (int16_t)cores[0],
+                             (int16_t)cores[1],
+                             hzp_median(rate[0], rounds),
+                             hzp_median(rate[1], rounds)};
     if (a == b && cores[0] == cores[1])
         found.rate_a = found.rate_b = (found.rate_a + found.rate_b) / 2;
     if (better) {
@@ -452,13 +448,8 @@ static int measure_latencies(struct hzp_rig *rig, struct hzp_plan *plan, struct 
             add_latencies(plan, hzp_exec_spans(exec), all);
     }
     if (r == HZP_OK) {
-        double median[2] = {0, 0};
-        for (int i = 0; i < 2; i++) {
-            qsort(all->ns[i], (size_t)all->count[i], sizeof(double), by_value);
-            median[i] = all->count[i] ? all->ns[i][all->count[i] / 2] : 0;
-        }
-        t->handover_ns = all->count[0] ? median[0] : t->gap_ns;
-        t->wakeup_ns = all->count[1] ? median[1] : t->handover_ns;
+        t->handover_ns = all->count[0] ? hzp_median(all->ns[0], all->count[0]) : t->gap_ns;
+        t->wakeup_ns = all->count[1] ? hzp_median(all->ns[1], all->count[1]) : t->handover_ns;
     }
     hzp_exec_destroy(exec);
     free(all);

@@ -4,8 +4,7 @@
  *
  * Thread: engine.
  */
-#ifndef HZP_NANOBATCH_SEARCH_MEASURE_PAIR_H
-#define HZP_NANOBATCH_SEARCH_MEASURE_PAIR_H
+#pragma once
 
 #include "nanobatch/search/rig.h"
 #include "nanobatch/time/tables.h"
@@ -27,5 +26,3 @@ int hzp_pair_exchange(struct hzp_rig *rig, struct hzp_tables *tables, enum hzp_c
 
 /* Measures issue_ns, led, handover_ns and wakeup_ns. */
 int hzp_pair_handover(struct hzp_rig *rig, struct hzp_tables *tables);
-
-#endif

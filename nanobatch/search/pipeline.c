@@ -39,18 +39,6 @@ struct turns {
     double busy[HZP_PLAN_COUNT][HZP_BOUND_COPY][TURNS_MAX];
 };
 
-static int by_value(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return x < y ? -1 : x > y;
-}
-
-static double median(double *value, int32_t count)
-{
-    qsort(value, (size_t)count, sizeof(*value), by_value);
-    return value[count / 2];
-}
-
 static int take_turn(const struct hzp_pipeline *p, struct hzp_crew *crew, struct turns *t,
                      int32_t at, struct hzp_err_text *reterr)
 {
@@ -88,10 +76,10 @@ static void conclude(struct hzp_pipeline *p, struct turns *t, int32_t turns)
     double busy[HZP_PLAN_COUNT][HZP_BOUND_COPY];
     p->turns = turns;
     for (int k = 0; k < HZP_PLAN_COUNT; k++) {
-        p->ns[k] = median(t->ns[k], turns);
-        p->gain[k] = median(t->gain[k], turns);
+        p->ns[k] = hzp_median(t->ns[k], turns);
+        p->gain[k] = hzp_median(t->gain[k], turns);
         for (int b = 0; b < HZP_BOUND_COPY; b++)
-            busy[k][b] = median(t->busy[k][b], turns);
+            busy[k][b] = hzp_median(t->busy[k][b], turns);
     }
     hzp_pipeline_limit(p, busy[HZP_PLAN_SEQUENTIAL], busy[HZP_PLAN_CUT]);
 }

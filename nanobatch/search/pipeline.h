@@ -17,8 +17,7 @@
  *
  * Thread: engine.
  */
-#ifndef HZP_NANOBATCH_SEARCH_PIPELINE_H
-#define HZP_NANOBATCH_SEARCH_PIPELINE_H
+#pragma once
 
 #include "nanobatch/search/crew.h"
 
@@ -62,5 +61,3 @@ void hzp_pipeline_limit(struct hzp_pipeline *p, const double sequential[HZP_BOUN
 /* Prints each choice of the shape with its reason, then the measured times.  The rig gives the
  * bytes that a rank sends; its step is set.  ranks: of the group. */
 void hzp_pipeline_print(const struct hzp_pipeline *p, struct hzp_rig *rig, int ranks, FILE *out);
-
-#endif

@@ -205,3 +205,15 @@ void hzp_rig_build(struct hzp_rig *rig, const struct hzp_plan_shape *shape, int3
     hzp_plan_clear(plan);
     hzp_step_build(plan, &step);
 }
+
+static int by_value(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+    return x < y ? -1 : x > y;
+}
+
+double hzp_median(double *value, int32_t count)
+{
+    qsort(value, (size_t)count, sizeof(*value), by_value);
+    return value[count / 2];
+}

@@ -8,8 +8,7 @@
  *
  * Thread: engine.
  */
-#ifndef HZP_NANOBATCH_SEARCH_RIG_H
-#define HZP_NANOBATCH_SEARCH_RIG_H
+#pragma once
 
 #include "nanobatch/model/backward.h"
 #include "nanobatch/model/forward.h"
@@ -69,4 +68,5 @@ int hzp_rig_update(struct hzp_rig *rig);
 void hzp_rig_build(struct hzp_rig *rig, const struct hzp_plan_shape *shape, int32_t from,
                    int32_t to, struct hzp_plan *plan);
 
-#endif
+/* Sorts the values; the one in the middle. */
+double hzp_median(double *value, int32_t count);

@@ -661,12 +661,6 @@ static int run(struct hzp_search *s, struct hzp_exec *exec, const struct candida
     return HZP_OK;
 }
 
-static int by_value(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return x < y ? -1 : x > y;
-}
-
 /* One run of each plan. *ret_gain: by what factor c was better than the plain plan. *ret_late: c's
  * duration over the goal, or over the plain plan's duration if that is longer. *ret_ns: how long
  * both runs took. */
@@ -701,10 +695,8 @@ static int compare(struct hzp_search *s, struct hzp_exec *exec, const struct can
         if (i == 0)
             runs = (int32_t)HZP_MIN(HZP_MAX(runs_ns / HZP_MAX(ns, 1), RUNS_MIN), RUNS_MAX);
     }
-    qsort(gain, (size_t)runs, sizeof(*gain), by_value);
-    qsort(late, (size_t)runs, sizeof(*late), by_value);
-    *ret_gain = gain[runs / 2];
-    *ret_late = late[runs / 2];
+    *ret_gain = hzp_median(gain, runs);
+    *ret_late = hzp_median(late, runs);
     return HZP_OK;
 }
 

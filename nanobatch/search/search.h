@@ -30,8 +30,7 @@
  *
  * Thread: one at a time.
  */
-#ifndef HZP_NANOBATCH_SEARCH_SEARCH_H
-#define HZP_NANOBATCH_SEARCH_SEARCH_H
+#pragma once
 
 #include "nanobatch/plan/plan_table.h"
 #include "nanobatch/run/exec.h"
@@ -72,5 +71,3 @@ int hzp_search_confirm(struct hzp_search *s, struct hzp_exec *exec, int32_t dept
 
 /* The number of shapes tried since create. */
 int64_t hzp_search_tried(const struct hzp_search *s);
-
-#endif

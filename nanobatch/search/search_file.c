@@ -2,6 +2,7 @@
 #include "nanobatch/search/search_file.h"
 
 #include "base/arena.h"
+#include "base/cache.h"
 #include "base/file.h"
 #include "base/hash.h"
 #include "base/log.h"
@@ -93,19 +94,14 @@ const char *hzp_search_misfit(const struct hzp_tables *read, const struct hzp_ta
 int hzp_search_path(const struct hzp_tables *here, char *ret, size_t size,
                     struct hzp_err_text *reterr)
 {
-    const char *cache = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
-    bool own = cache && *cache == '/';
-    if (!own && !(home && *home == '/'))
-        return hzp_fail(reterr, HZP_ENOENT,
-                        "neither HOME nor XDG_CACHE_HOME is set: name a file with --file");
     uint64_t hash = HZP_FNV;
     hash = hzp_fnv(hash, here->device, strlen(here->device) + 1);
     hash = hzp_fnv(hash, here->model, strlen(here->model) + 1);
     hash = hzp_fnv(hash, here->build, strlen(here->build) + 1);
-    if ((size_t)snprintf(ret, size, "%s%s/hzpserve/search-%016" PRIx64 ".json", own ? cache : home,
-                         own ? "" : "/.cache", hash) >= size)
-        return hzp_fail(reterr, HZP_EINVAL, "the path of the user's cache is too long");
-    return HZP_OK;
+    if (hzp_cache_path(ret, size, "search-%016" PRIx64 ".json", hash))
+        return HZP_OK;
+    return hzp_fail(reterr, HZP_ENOENT,
+                    "neither HOME nor XDG_CACHE_HOME is set, or too long: name a file with --file");
 }
 
 /* ---- writing ---- */
@@ -133,56 +129,45 @@ static json_t *curve_json(const struct hzp_tables *t, const struct hzp_curve *c)
                      points);
 }
 
-static json_t *ints(const int64_t *value, int count)
+/* `count` whole numbers of `size` bytes each. */
+static json_t *numbers(const void *value, size_t size, int count)
 {
     json_t *list = json_array();
-    for (int i = 0; i < count; i++)
-        json_array_append_new(list, json_integer(value[i]));
-    return list;
-}
-
-static json_t *bytes(const uint8_t *value, int count)
-{
-    json_t *list = json_array();
-    for (int i = 0; i < count; i++)
-        json_array_append_new(list, json_integer(value[i]));
+    for (int i = 0; i < count; i++) {
+        const char *at = (const char *)value + (size_t)i * size;
+        int64_t number = size == sizeof(uint8_t)   ? *(const uint8_t *)at
+                         : size == sizeof(int16_t) ? *(const int16_t *)(const void *)at
+                                                   : *(const int32_t *)(const void *)at;
+        json_array_append_new(list, json_integer(number));
+    }
     return list;
 }
 
 static json_t *entry_json(const struct hzp_plan_entry *e)
 {
-    int64_t weight[HZP_NANO_MAX], cores[HZP_LANE_COUNT];
+    const struct hzp_plan_shape *s = &e->shape;
     json_t *lanes = json_array(), *most = json_array();
-    for (int32_t i = 0; i < e->shape.nanos; i++) {
-        int64_t each[HZP_KIND_COUNT];
-        for (int k = 0; k < HZP_KIND_COUNT; k++)
-            each[k] = e->shape.cores[i][k];
-        json_array_append_new(most, ints(each, HZP_KIND_COUNT));
-        weight[i] = e->shape.weight[i];
-        json_array_append_new(lanes, bytes(e->shape.lane[i], HZP_KIND_COUNT));
+    for (int32_t i = 0; i < s->nanos; i++) {
+        json_array_append_new(most, numbers(s->cores[i], sizeof(**s->cores), HZP_KIND_COUNT));
+        json_array_append_new(lanes, numbers(s->lane[i], 1, HZP_KIND_COUNT));
     }
-    for (int l = 0; l < HZP_LANE_COUNT; l++)
-        cores[l] = e->shape.share[l];
     json_t *predicted =
         json_pack("{s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f}", "ns", e->ns, "plain_ns", e->plain_ns,
                   "serve_ns", e->serve_ns, "plain_serve_ns", e->plain_serve_ns, "rate", e->rate,
                   "plain_rate", e->plain_rate, "goal_ns", e->goal_ns, "confirmed", e->confirmed);
     return json_pack("{s:[i,i,i], s:i, s:o, s:o, s:o, s:o, s:o, s:o, s:s, s:i, s:o, s:o}", "rows",
-                     e->decode, e->prefill, e->train, "ride", e->shape.ride, "nanos",
-                     ints(weight, e->shape.nanos), "joined",
-                     bytes(e->shape.joined, HZP_STAGE_COUNT), "lanes", lanes, "most_cores", most,
-                     "train_lanes", bytes(e->shape.train_lane, HZP_KIND_COUNT), "cores",
-                     ints(cores, HZP_LANE_COUNT), "order", order_name[e->shape.order],
-                     "network_lane", e->shape.network_lane, "reduce",
-                     bytes(e->shape.reduce, e->shape.nanos), "predicted", predicted);
+                     e->decode, e->prefill, e->train, "ride", s->ride, "nanos",
+                     numbers(s->weight, sizeof(*s->weight), s->nanos), "joined",
+                     numbers(s->joined, 1, HZP_STAGE_COUNT), "lanes", lanes, "most_cores", most,
+                     "train_lanes", numbers(s->train_lane, 1, HZP_KIND_COUNT), "cores",
+                     numbers(s->share, sizeof(*s->share), HZP_LANE_COUNT), "order",
+                     order_name[s->order], "network_lane", s->network_lane, "reduce",
+                     numbers(s->reduce, 1, s->nanos), "predicted", predicted);
 }
 
 static json_t *file_json(const struct hzp_tables *t, const struct hzp_plan_table *plans)
 {
-    int64_t cores[HZP_SHARES_MAX];
     json_t *curves = json_array(), *rates = json_array(), *entries = json_array();
-    for (int32_t s = 0; s < t->shares; s++)
-        cores[s] = t->cores[s];
     for (int32_t i = 0; i < t->curves; i++)
         json_array_append_new(curves, curve_json(t, &t->curve[i]));
     for (int32_t i = 0; i < t->rates; i++) {
@@ -203,8 +188,9 @@ static json_t *file_json(const struct hzp_tables *t, const struct hzp_plan_table
                      "hzpserve_search", FORMAT, "whole", t->whole, "quiet", quiet, "spent_ns",
                      t->spent_ns, "sought", plans->sought, "device", t->device, "model", t->model,
                      "build", t->build, "settings", t->settings, "threads", t->threads, "shares",
-                     ints(cores, t->shares), "parts", t->parts, "parts_done", t->parts_done,
-                     "between", between, "curves", curves, "pairs", rates, "plans", entries);
+                     numbers(t->cores, sizeof(*t->cores), t->shares), "parts", t->parts,
+                     "parts_done", t->parts_done, "between", between, "curves", curves, "pairs",
+                     rates, "plans", entries);
 }
 
 int hzp_search_save(const char *path, const struct hzp_tables *tables,
@@ -342,17 +328,29 @@ static int read_rate(const struct reader *r, const json_t *list, struct hzp_tabl
     return HZP_OK;
 }
 
-static int read_lanes(const struct reader *r, const json_t *list, uint8_t *ret)
+/* A list of just `count` whole numbers from 0 to `high`, into elements of `size` bytes each. */
+static int read_numbers(const struct reader *r, const json_t *list, const char *what, size_t count,
+                        int64_t high, size_t size, void *ret)
 {
-    if (json_array_size(list) != HZP_KIND_COUNT)
-        return wrong(r, "a plan's lanes");
-    for (size_t k = 0; k < HZP_KIND_COUNT; k++) {
-        int64_t lane;
-        HZP_TRY(
-            read_int(r, json_array_get(list, k), "a plan's lane", 0, HZP_LANE_COUNT - 1, &lane));
-        ret[k] = (uint8_t)lane;
+    if (json_array_size(list) != count)
+        return wrong(r, what);
+    for (size_t i = 0; i < count; i++) {
+        char *at = (char *)ret + i * size;
+        int64_t value;
+        HZP_TRY(read_int(r, json_array_get(list, i), what, 0, high, &value));
+        if (size == sizeof(uint8_t))
+            *(uint8_t *)at = (uint8_t)value;
+        else if (size == sizeof(int16_t))
+            *(int16_t *)(void *)at = (int16_t)value;
+        else
+            *(int32_t *)(void *)at = (int32_t)value;
     }
     return HZP_OK;
+}
+
+static int read_lanes(const struct reader *r, const json_t *list, uint8_t *ret)
+{
+    return read_numbers(r, list, "a plan's lanes", HZP_KIND_COUNT, HZP_LANE_COUNT - 1, 1, ret);
 }
 
 /* HZP_ORDER_COUNT: no such order. */
@@ -369,55 +367,33 @@ static uint8_t order_named(const char *name)
 /* How many cores each nano-operation uses at most; absent: all of its lane's. */
 static int read_most(const struct reader *r, const json_t *json, struct hzp_plan_shape *s)
 {
+    const char *what = "what cores a plan's items use";
     const json_t *most = json_object_get(json, "most_cores");
-    int64_t value;
     if (most && json_array_size(most) != (size_t)s->nanos)
-        return wrong(r, "what cores a plan's items use");
-    for (size_t i = 0; i < json_array_size(most); i++) {
-        const json_t *each = json_array_get(most, i);
-        if (json_array_size(each) != HZP_KIND_COUNT)
-            return wrong(r, "what cores a plan's items use");
-        for (size_t k = 0; k < HZP_KIND_COUNT; k++) {
-            HZP_TRY(read_int(r, json_array_get(each, k), "an item's cores", 0, CORES_MAX, &value));
-            s->cores[i][k] = (int16_t)value;
-        }
-    }
+        return wrong(r, what);
+    for (size_t i = 0; i < json_array_size(most); i++)
+        HZP_TRY(read_numbers(r, json_array_get(most, i), what, HZP_KIND_COUNT, CORES_MAX,
+                             sizeof(**s->cores), s->cores[i]));
     return HZP_OK;
 }
 
-/* Which nano-batches each stage computes as one; absent: none. */
-static int read_joined(const struct reader *r, const json_t *json, struct hzp_plan_shape *s)
+/* What a plan may lack: which nano-batches each stage computes as one (none), and how ranks that
+ * compute together exchange (as one rank, which does not). */
+static int read_optional(const struct reader *r, const json_t *json, struct hzp_plan_shape *s)
 {
     const json_t *joined = json_object_get(json, "joined");
-    int64_t value;
-    if (joined && json_array_size(joined) != HZP_STAGE_COUNT)
-        return wrong(r, "a plan's joined nano-batches");
-    for (size_t k = 0; k < json_array_size(joined); k++) {
-        HZP_TRY(read_int(r, json_array_get(joined, k), "a plan's joined nano-batches", 0, UINT8_MAX,
-                         &value));
-        s->joined[k] = (uint8_t)value;
-    }
-    return HZP_OK;
-}
-
-/* How ranks that compute together exchange; absent: as one rank, which does not. */
-static int read_network(const struct reader *r, const json_t *json, struct hzp_plan_shape *s)
-{
     const json_t *lane = json_object_get(json, "network_lane");
     const json_t *reduce = json_object_get(json, "reduce");
-    int64_t value;
-    if (lane) {
+    int64_t value = s->network_lane;
+    if (joined)
+        HZP_TRY(read_numbers(r, joined, "a plan's joined nano-batches", HZP_STAGE_COUNT, UINT8_MAX,
+                             1, s->joined));
+    if (lane)
         HZP_TRY(read_int(r, lane, "a plan's network lane", 0, HZP_LANE_COUNT - 1, &value));
-        s->network_lane = (uint8_t)value;
-    }
-    if (reduce && json_array_size(reduce) != (size_t)s->nanos)
-        return wrong(r, "how a plan's ranks add up");
-    for (size_t i = 0; i < json_array_size(reduce); i++) {
-        HZP_TRY(read_int(r, json_array_get(reduce, i), "how a plan's ranks add up", 0,
-                         HZP_REDUCE_COUNT - 1, &value));
-        s->reduce[i] = (uint8_t)value;
-    }
-    return HZP_OK;
+    s->network_lane = (uint8_t)value;
+    return reduce ? read_numbers(r, reduce, "how a plan's ranks add up", (size_t)s->nanos,
+                                 HZP_REDUCE_COUNT - 1, 1, s->reduce)
+                  : HZP_OK;
 }
 
 static int read_shape(const struct reader *r, const json_t *json, struct hzp_plan_shape *s)
@@ -429,26 +405,20 @@ static int read_shape(const struct reader *r, const json_t *json, struct hzp_pla
     int64_t value;
     if (!cores)
         cores = json_object_get(json, "units"); /* how earlier builds wrote it in this format */
-    if (count < 1 || count > HZP_NANO_MAX || json_array_size(lanes) != count ||
-        json_array_size(cores) != HZP_LANE_COUNT || !order)
+    if (count < 1 || count > HZP_NANO_MAX || json_array_size(lanes) != count || !order)
         return wrong(r, "a plan's shape");
     s->nanos = (int32_t)count;
-    for (size_t i = 0; i < count; i++) {
-        HZP_TRY(read_int(r, json_array_get(nanos, i), "a nano-batch", 0, 1 << 24, &value));
-        s->weight[i] = (int32_t)value;
+    HZP_TRY(read_numbers(r, nanos, "a nano-batch", count, 1 << 24, sizeof(*s->weight), s->weight));
+    for (size_t i = 0; i < count; i++)
         HZP_TRY(read_lanes(r, json_array_get(lanes, i), s->lane[i]));
-    }
     HZP_TRY(read_lanes(r, json_object_get(json, "train_lanes"), s->train_lane));
-    for (size_t l = 0; l < HZP_LANE_COUNT; l++) {
-        HZP_TRY(read_int(r, json_array_get(cores, l), "a lane's cores", 0, CORES_MAX, &value));
-        s->share[l] = (int16_t)value;
-    }
+    HZP_TRY(read_numbers(r, cores, "a lane's cores", HZP_LANE_COUNT, CORES_MAX, sizeof(*s->share),
+                         s->share));
     HZP_TRY(read_int(r, json_object_get(json, "ride"), "a plan's riding rows", 0, 1 << 24, &value));
     s->ride = (int32_t)value;
     s->order = order_named(order);
-    HZP_TRY(read_joined(r, json, s));
     HZP_TRY(read_most(r, json, s));
-    HZP_TRY(read_network(r, json, s));
+    HZP_TRY(read_optional(r, json, s));
     return hzp_plan_shape_check(s, NULL) < 0 ? wrong(r, "a plan's shape") : HZP_OK;
 }
 
@@ -456,7 +426,7 @@ static int read_entry(const struct reader *r, const json_t *json, struct hzp_pla
 {
     struct hzp_plan_entry e = {0};
     const json_t *rows = json_object_get(json, "rows"), *p = json_object_get(json, "predicted");
-    int64_t row[3];
+    int32_t row[3];
     struct {
         const char *name;
         double *value;
@@ -468,11 +438,10 @@ static int read_entry(const struct reader *r, const json_t *json, struct hzp_pla
                      {"plain_rate", &e.plain_rate},
                      {"goal_ns", &e.goal_ns},
                      {"confirmed", &e.confirmed}};
-    for (size_t i = 0; i < 3; i++)
-        HZP_TRY(read_int(r, json_array_get(rows, i), "a plan's rows", 0, 1 << 24, &row[i]));
-    e.decode = (int32_t)row[0];
-    e.prefill = (int32_t)row[1];
-    e.train = (int32_t)row[2];
+    HZP_TRY(read_numbers(r, rows, "a plan's rows", 3, 1 << 24, sizeof(*row), row));
+    e.decode = row[0];
+    e.prefill = row[1];
+    e.train = row[2];
     HZP_TRY(read_shape(r, json, &e.shape));
     for (int i = 0; i < HZP_COUNT(predicted); i++)
         HZP_TRY(read_number(r, json_object_get(p, predicted[i].name), predicted[i].name,

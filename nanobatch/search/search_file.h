@@ -8,8 +8,7 @@
  *
  * Thread: any.
  */
-#ifndef HZP_NANOBATCH_SEARCH_SEARCH_FILE_H
-#define HZP_NANOBATCH_SEARCH_SEARCH_FILE_H
+#pragma once
 
 #include "nanobatch/plan/plan_table.h"
 #include "nanobatch/time/tables.h"
@@ -51,5 +50,3 @@ int hzp_search_plans(const char *plans, const struct hzp_device *dev,
                      const struct hzp_model_config *config, enum hzp_dtype type, bool fp8,
                      bool kv_fp8, int ranks, struct hzp_plan_table *ret_plans,
                      struct hzp_tables *ret_tables, struct hzp_err_text *reterr);
-
-#endif

@@ -13,8 +13,7 @@
  *
  * Thread: one at a time.
  */
-#ifndef HZP_NANOBATCH_SEARCH_SIMULATE_H
-#define HZP_NANOBATCH_SEARCH_SIMULATE_H
+#pragma once
 
 #include "nanobatch/plan/plan.h"
 #include "nanobatch/time/tables.h"
@@ -44,5 +43,3 @@ double hzp_simulator_alone_ns(struct hzp_simulator *sim, const struct hzp_item *
 /* Sets again[i] for products whose weights another nano-batch has read just before; again
  * [plan->items]. */
 void hzp_plan_find_again(const struct hzp_plan *plan, bool *again);
-
-#endif

@@ -6,8 +6,7 @@
  *
  * Thread: one at a time.
  */
-#ifndef HZP_NANOBATCH_SEARCH_VARY_H
-#define HZP_NANOBATCH_SEARCH_VARY_H
+#pragma once
 
 #include "nanobatch/plan/shape.h"
 
@@ -38,5 +37,3 @@ enum { HZP_VARY_CUTS = 6 };
  * nano-batch have none.  Returns how many. */
 int hzp_vary_cuts(const struct hzp_vary *v, const struct hzp_plan_shape *shape,
                   struct hzp_plan_shape ret[HZP_VARY_CUTS]);
-
-#endif

@@ -18,8 +18,7 @@
  *
  * Thread: engine.
  */
-#ifndef HZP_NANOBATCH_SPLIT_AIM_H
-#define HZP_NANOBATCH_SPLIT_AIM_H
+#pragma once
 
 #include "base/base.h"
 
@@ -30,5 +29,3 @@ struct hzp_aim {
 
 void hzp_aim_init(struct hzp_aim *aim);
 void hzp_aim_note(struct hzp_aim *aim, bool late);
-
-#endif

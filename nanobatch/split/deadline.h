@@ -25,8 +25,7 @@
  *
  * Thread: any; pure functions.
  */
-#ifndef HZP_NANOBATCH_SPLIT_DEADLINE_H
-#define HZP_NANOBATCH_SPLIT_DEADLINE_H
+#pragma once
 
 #include "nanobatch/split/seen.h"
 #include "nanobatch/split/waits.h"
@@ -52,5 +51,3 @@ double hzp_deadline_ease(double left_ns, double serve_ns);
 
 /* ease: the factor counts. */
 double hzp_deadline_slice(double limit_ns, double host_ns, double serve_ns, bool ease);
-
-#endif

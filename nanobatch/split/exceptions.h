@@ -20,8 +20,7 @@
  *
  * Thread: engine.
  */
-#ifndef HZP_NANOBATCH_SPLIT_EXCEPTIONS_H
-#define HZP_NANOBATCH_SPLIT_EXCEPTIONS_H
+#pragma once
 
 #include "base/base.h"
 
@@ -58,5 +57,3 @@ bool hzp_beside_allowed(const struct hzp_exceptions *exceptions, double takes_ns
 
 /* A step that served has ended. */
 void hzp_exceptions_count(struct hzp_exceptions *exceptions, bool overran, bool beside);
-
-#endif

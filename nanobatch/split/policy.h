@@ -4,8 +4,7 @@
  *
  * Thread: any; a value.
  */
-#ifndef HZP_NANOBATCH_SPLIT_POLICY_H
-#define HZP_NANOBATCH_SPLIT_POLICY_H
+#pragma once
 
 #include "base/base.h"
 #include "base/err.h"
@@ -35,5 +34,3 @@ int hzp_policy_check(const struct hzp_policy *policy, struct hzp_err_text *reter
  * untouched. */
 int hzp_policy_parse_goals(const char *text, const char *param, struct hzp_policy *ret,
                            struct hzp_err_text *reterr);
-
-#endif

@@ -3,8 +3,7 @@
  *
  * Thread: any; a value.
  */
-#ifndef HZP_NANOBATCH_SPLIT_REPORT_H
-#define HZP_NANOBATCH_SPLIT_REPORT_H
+#pragma once
 
 #include "nanobatch/split/seen.h"
 #include "nanobatch/time/step_times.h"
@@ -45,5 +44,3 @@ struct hzp_split_report {
     double serve_part, train_part;                    /* parts of the last half minute, 0 .. 1 */
     struct hzp_seen_second second[HZP_SEEN_SECONDS];
 };
-
-#endif

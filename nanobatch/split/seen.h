@@ -21,8 +21,7 @@
  *
  * Thread: engine.
  */
-#ifndef HZP_NANOBATCH_SPLIT_SEEN_H
-#define HZP_NANOBATCH_SPLIT_SEEN_H
+#pragma once
 
 #include "nanobatch/plan/plan.h"
 #include "nanobatch/split/aim.h"
@@ -97,5 +96,3 @@ void hzp_seen_prediction(struct hzp_seen *seen, double itl_ns, double predicted_
  * the present one not counted), 0 .. 1. */
 void hzp_seen_shares(const struct hzp_seen *seen, uint64_t now_ns, int32_t seconds,
                      double *ret_serve, double *ret_train);
-
-#endif

@@ -21,8 +21,7 @@
  *
  * Thread: engine.
  */
-#ifndef HZP_NANOBATCH_SPLIT_SHARE_H
-#define HZP_NANOBATCH_SPLIT_SHARE_H
+#pragma once
 
 #include "nanobatch/split/policy.h"
 
@@ -70,5 +69,3 @@ double hzp_floor_settle(double floor_ns, double part, double serve_ns, double tr
 
 /* The least that the next slice gets whatever the goals say; 0: nothing is due. */
 double hzp_floor_due(double floor_ns, double next_ns);
-
-#endif

@@ -40,8 +40,7 @@
  *
  * Thread: engine, except set_policy, policy and read: any.
  */
-#ifndef HZP_NANOBATCH_SPLIT_SPLIT_H
-#define HZP_NANOBATCH_SPLIT_SPLIT_H
+#pragma once
 
 #include "base/thread.h"
 #include "nanobatch/model/batch.h"
@@ -160,5 +159,3 @@ void hzp_split_policy(struct hzp_split *split, struct hzp_policy *ret);
 
 /* Thread: any.  A large copy. */
 void hzp_split_read(struct hzp_split *split, uint64_t now_ns, struct hzp_split_report *ret);
-
-#endif

@@ -4,8 +4,7 @@
  *
  * Thread: any; pure functions.
  */
-#ifndef HZP_NANOBATCH_SPLIT_THROTTLE_H
-#define HZP_NANOBATCH_SPLIT_THROTTLE_H
+#pragma once
 
 #include "nanobatch/split/waits.h"
 
@@ -39,5 +38,3 @@ double hzp_throttle_overdue(double factor, bool overdue);
  * every such request is, since all that training takes delays it; beside serving little does. */
 bool hzp_overdue(const struct hzp_waits *waits, uint64_t begin_ns, uint64_t ttft_goal_ns,
                  bool beside);
-
-#endif

@@ -4,8 +4,7 @@
  *
  * Thread: engine; a value.
  */
-#ifndef HZP_NANOBATCH_SPLIT_WAITS_H
-#define HZP_NANOBATCH_SPLIT_WAITS_H
+#pragma once
 
 #include "base/base.h"
 
@@ -20,5 +19,3 @@ struct hzp_waits {
         int32_t rows_left, rows_now; /* rows of its prompt: not computed before this step; in it */
     } of[HZP_WAITS_MAX];
 };
-
-#endif

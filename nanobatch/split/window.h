@@ -6,8 +6,7 @@
  *
  * Thread: the owner's.
  */
-#ifndef HZP_NANOBATCH_SPLIT_WINDOW_H
-#define HZP_NANOBATCH_SPLIT_WINDOW_H
+#pragma once
 
 #include "base/base.h"
 
@@ -39,5 +38,3 @@ void hzp_spread_init(struct hzp_spread *s, double low, double factor, double kee
 void hzp_spread_add(struct hzp_spread *s, double value, double weight);
 /* The upper border of the class that p falls into; 0: nothing was added. */
 double hzp_spread_quantile(const struct hzp_spread *s, double p);
-
-#endif

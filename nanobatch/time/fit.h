@@ -11,8 +11,7 @@
  * Invariant: no variance exceeds its prior, none falls below a billionth of it.
  * Thread: one at a time.
  */
-#ifndef HZP_NANOBATCH_TIME_FIT_H
-#define HZP_NANOBATCH_TIME_FIT_H
+#pragma once
 
 #include "base/base.h"
 
@@ -37,5 +36,3 @@ void hzp_fit_learn(struct hzp_fit *fit, const double *x, double y, double scale)
 
 /* All of y is `by` times what it was thought to be. */
 void hzp_fit_rescale(struct hzp_fit *fit, double by);
-
-#endif

@@ -20,8 +20,7 @@
  *
  * Thread: engine.
  */
-#ifndef HZP_NANOBATCH_TIME_OP_TIMES_H
-#define HZP_NANOBATCH_TIME_OP_TIMES_H
+#pragma once
 
 #include "nanobatch/plan/plan.h"
 #include "nanobatch/time/rates.h"
@@ -83,5 +82,3 @@ double hzp_item_ns_with(const struct hzp_op_times *times, const struct hzp_item 
 /* Serving's part of an item's duration, 0 .. 1: of an item that holds rows of both tenants, what it
  * would take without training's. */
 double hzp_item_serving_part(const struct hzp_op_times *times, const struct hzp_item *item);
-
-#endif

@@ -20,8 +20,7 @@
  *
  * Thread: any; values.
  */
-#ifndef HZP_NANOBATCH_TIME_RATES_H
-#define HZP_NANOBATCH_TIME_RATES_H
+#pragma once
 
 #include "device/device.h"
 
@@ -49,5 +48,3 @@ enum { HZP_QUANTUM_FLOPS_PER_BYTE = 30 };
 /* How many elements such an item may have, of an op that costs `cost` for `elements` of them; as
  * many as fit in a size_t if quantum_flops is 0. */
 size_t hzp_quantum_elements(uint64_t quantum_flops, struct hzp_cost cost, size_t elements);
-
-#endif

@@ -12,8 +12,7 @@
  *
  * Thread: engine.
  */
-#ifndef HZP_NANOBATCH_TIME_ROWS_TIMES_H
-#define HZP_NANOBATCH_TIME_ROWS_TIMES_H
+#pragma once
 
 #include "base/base.h"
 
@@ -46,5 +45,3 @@ double hzp_rows_curve_ns(const struct hzp_rows_curve *curve, double rows);
 /* The fewest rows of class 0 .. HZP_ROWS_CLASSES - 1: 1 .. 8, 10, 12, 14, 16, 20 ... 65536; from 64
  * rows on multiples of 16. */
 int32_t hzp_rows_class_begin(int32_t class);
-
-#endif

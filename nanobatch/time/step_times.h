@@ -23,8 +23,7 @@
  *
  * Thread: engine.
  */
-#ifndef HZP_NANOBATCH_TIME_STEP_TIMES_H
-#define HZP_NANOBATCH_TIME_STEP_TIMES_H
+#pragma once
 
 #include "nanobatch/time/fit.h"
 #include "nanobatch/time/rates.h"
@@ -69,5 +68,3 @@ int32_t hzp_step_prompt_rows(const struct hzp_step_times *times, int32_t decode_
  * training in it (0: none). */
 void hzp_step_learn(struct hzp_step_times *times, const struct hzp_step_shape *shape, bool beside,
                     double train_ns, double serve_ns);
-
-#endif

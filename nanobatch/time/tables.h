@@ -21,8 +21,7 @@
  * Invariant: points are sorted by x, then y, no two alike; curves by key.
  * Thread: one at a time.
  */
-#ifndef HZP_NANOBATCH_TIME_TABLES_H
-#define HZP_NANOBATCH_TIME_TABLES_H
+#pragma once
 
 #include "device/device.h"
 
@@ -134,5 +133,3 @@ bool hzp_tables_link(const struct hzp_tables *t, double *ret_rate, double *ret_l
 
 /* As people read them: every curve, the pairs, the rest. */
 void hzp_tables_print(const struct hzp_tables *t, FILE *out);
-
-#endif

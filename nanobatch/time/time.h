@@ -22,8 +22,7 @@
  *
  * Thread: engine.
  */
-#ifndef HZP_NANOBATCH_TIME_TIME_H
-#define HZP_NANOBATCH_TIME_TIME_H
+#pragma once
 
 #include "nanobatch/time/op_times.h"
 #include "nanobatch/time/rows_times.h"
@@ -43,5 +42,3 @@ void hzp_time_init(struct hzp_time *time, int32_t cores, const struct hzp_model_
 /* Ops on the whole device that were not yet measured here take the tables' time, where they have
  * one.  Borrowed for the life of `time`; NULL: none. */
 void hzp_time_use_tables(struct hzp_time *time, const struct hzp_tables *tables);
-
-#endif

@@ -9,8 +9,7 @@
  *
  * Thread: one.
  */
-#ifndef HZP_TESTS_CRASH_CUT_H
-#define HZP_TESTS_CRASH_CUT_H
+#pragma once
 
 #include "tests/crash/disk.h"
 
@@ -26,5 +25,3 @@ const char *cut_mode_name(enum cut_mode mode);
 
 /* Makes the directory `to` as the watched one would be after the first `ops` calls of the tape. */
 void cut_make(int32_t ops, enum cut_mode mode, uint64_t seed, const char *to);
-
-#endif

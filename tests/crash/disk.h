@@ -13,8 +13,7 @@
  *
  * Thread: any; one lock inside.  Setting up: one thread.
  */
-#ifndef HZP_TESTS_CRASH_DISK_H
-#define HZP_TESTS_CRASH_DISK_H
+#pragma once
 
 #include "base/base.h"
 
@@ -69,5 +68,3 @@ void disk_note(const void *data, size_t size);
 int32_t disk_ops(void);
 const struct disk_op *disk_op(int32_t i);
 const void *disk_data(const struct disk_op *op);
-
-#endif

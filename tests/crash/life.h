@@ -9,8 +9,7 @@
  *
  * Thread: as said; the parent has one.
  */
-#ifndef HZP_TESTS_CRASH_LIFE_H
-#define HZP_TESTS_CRASH_LIFE_H
+#pragma once
 
 #include "api/learn/state.h"
 
@@ -50,5 +49,3 @@ HZP_NORETURN void crash_live(const struct crash_life *life);
 
 /* The tokens of text n: the digits of its number, so that the text can be recognized. */
 void crash_text(uint64_t n, int32_t token[CRASH_TOKENS]);
-
-#endif

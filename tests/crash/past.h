@@ -8,8 +8,7 @@
  *
  * Thread: one.
  */
-#ifndef HZP_TESTS_CRASH_PAST_H
-#define HZP_TESTS_CRASH_PAST_H
+#pragma once
 
 #include "tests/crash/life.h"
 
@@ -53,5 +52,3 @@ void past_check_disk(struct past *p, const char *state_dir, uint64_t *ret_throug
 
 /* Makes the model that the servers of these tests have. */
 void past_make_model(const char *dir);
-
-#endif

@@ -123,22 +123,14 @@ static void attach(struct hzp_device *dev)
     fake_set_loaded(loaded);
 }
 
-int __real_hzp_trace_open(struct hzp_device *inner, struct hzp_device **ret,
-                          struct hzp_err_text *reterr);
-int __wrap_hzp_trace_open(struct hzp_device *inner, struct hzp_device **ret,
-                          struct hzp_err_text *reterr);
+int __real_hzp_trace_open(struct hzp_device *dev, struct hzp_err_text *reterr);
+int __wrap_hzp_trace_open(struct hzp_device *dev, struct hzp_err_text *reterr);
 
-/* Inside a trace, the inner device runs on the recording runtime, and so is traced; the
- * reference device behind the runtime is not. */
-int __wrap_hzp_trace_open(struct hzp_device *inner, struct hzp_device **ret,
-                          struct hzp_err_text *reterr)
+/* The reference device behind the recording runtime is not traced. */
+int __wrap_hzp_trace_open(struct hzp_device *dev, struct hzp_err_text *reterr)
 {
-    if (strcmp(hzp_device_backend(inner), "ref") == 0) {
-        *ret = inner;
-        return HZP_OK;
-    }
-    attach(inner);
-    return __real_hzp_trace_open(inner, ret, reterr);
+    return strcmp(hzp_device_backend(dev), "ref") == 0 ? HZP_OK
+                                                       : __real_hzp_trace_open(dev, reterr);
 }
 
 int __wrap_hzp_device_open(const struct hzp_device_config *config, struct hzp_device **ret,
@@ -147,7 +139,7 @@ int __wrap_hzp_device_open(const struct hzp_device_config *config, struct hzp_de
     fake_steady(false);
     set_memory();
     int r = __real_hzp_device_open(config, ret, reterr);
-    if (r >= 0 && !hzp_trace_wanted())
+    if (r >= 0)
         attach(*ret);
     return r;
 }

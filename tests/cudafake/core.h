@@ -3,8 +3,7 @@
  *
  * Thread: any, under the lock of enter and leave.
  */
-#ifndef HZP_TESTS_CUDAFAKE_CORE_H
-#define HZP_TESTS_CUDAFAKE_CORE_H
+#pragma once
 
 #include "tests/cudafake/fake.h"
 
@@ -197,5 +196,3 @@ extern int fake_sms;
 extern size_t fake_memory;
 double fake_clock_ns(void);
 void fake_clock_add(double ns);
-
-#endif

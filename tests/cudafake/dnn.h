@@ -3,8 +3,7 @@
  *
  * Thread: any, under the lock of enter and leave.
  */
-#ifndef HZP_TESTS_CUDAFAKE_DNN_H
-#define HZP_TESTS_CUDAFAKE_DNN_H
+#pragma once
 
 #include "device/cuda/cudnn_names.h"
 #include "tests/cudafake/core.h"
@@ -55,5 +54,3 @@ struct fake_dnn_run {
 
 /* dnn_math.c: computes the graph. */
 void fake_dnn_compute(const struct fake_dnn_run *run);
-
-#endif

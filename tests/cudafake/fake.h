@@ -16,8 +16,7 @@
  * Invariant: a mistake is noted where it is made, and the call answers as CUDA would. Thread:
  * any; one lock.
  */
-#ifndef HZP_TESTS_CUDAFAKE_FAKE_H
-#define HZP_TESTS_CUDAFAKE_FAKE_H
+#pragma once
 
 #include <cuda.h>
 #include <cuda_runtime_api.h>
@@ -159,5 +158,3 @@ bool fake_steady(bool steady);
 /* Reads or writes device memory, which the host may not do directly. */
 void fake_peek(void *dst, const void *src, size_t size);
 void fake_poke(void *dst, const void *src, size_t size);
-
-#endif

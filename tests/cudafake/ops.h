@@ -7,8 +7,7 @@
  *
  * Thread: engine.
  */
-#ifndef HZP_TESTS_CUDAFAKE_OPS_H
-#define HZP_TESTS_CUDAFAKE_OPS_H
+#pragma once
 
 #include "device/cuda/cuda.h"
 #include "tests/cudafake/fake.h"
@@ -21,5 +20,3 @@ struct hzp_device *fake_open(unsigned seed, const char *lanes, const char *cache
 
 /* Closes it; asserts that nothing leaked and no mistake was made. */
 void fake_close(struct hzp_device *dev);
-
-#endif

@@ -4,8 +4,7 @@
  *
  * Invariant: what is in a world is on the device it was opened with.  Thread: the test's.
  */
-#ifndef HZP_TESTS_CUDAFAKE_WORLD_H
-#define HZP_TESTS_CUDAFAKE_WORLD_H
+#pragma once
 
 #include "nanobatch/model/forward.h"
 #include "nanobatch/run/exec.h"
@@ -50,5 +49,3 @@ void world_run(struct world *w); /* runs w->plan to its end */
 /* Both must draw the same tokens with about the same probabilities; `token` receives them for the
  * next step. */
 void world_agree(const struct world *a, const struct world *b, int segs, int32_t *token);
-
-#endif

@@ -10,8 +10,7 @@
  *
  * Thread: one.
  */
-#ifndef HZP_TESTS_EMU_BLOCK_H
-#define HZP_TESTS_EMU_BLOCK_H
+#pragma once
 
 #include "tests/emu/emu.h"
 
@@ -185,5 +184,3 @@ void emu_fault(enum hzp_emu_fault fault, const void *pc, const char *format, ...
     __attribute__((format(printf, 3, 4)));
 bool emu_faulted(void);
 void emu_fault_begin(void); /* at a launch */
-
-#endif

@@ -21,8 +21,7 @@
  *
  * Thread: one.  C17 and C++17.
  */
-#ifndef HZP_TESTS_EMU_EMU_H
-#define HZP_TESTS_EMU_EMU_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -192,5 +191,4 @@ float hzp_emu_atomic_float(float *ptr, float value);
 
 #ifdef __cplusplus
 }
-#endif
 #endif

@@ -3,8 +3,7 @@
  *
  * Thread: one.  C17 and C++17.
  */
-#ifndef HZP_TESTS_EMU_PLANTED_H
-#define HZP_TESTS_EMU_PLANTED_H
+#pragma once
 
 #include "tests/emu/emu.h"
 
@@ -97,5 +96,4 @@ void hzp_planted_sums(const uint32_t *x, uint32_t *ret, int count); /* ret[0] +=
 
 #ifdef __cplusplus
 }
-#endif
 #endif

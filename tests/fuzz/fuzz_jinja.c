@@ -3,7 +3,7 @@
  * rendered to valid UTF-8 within the bounds.  A line "\n---\n" divides template and variables. */
 #include "base/json.h"
 #include "tests/fuzz/smoke.h"
-#include "text/chars/utf8.h"
+#include "base/utf8.h"
 #include "text/jinja/jinja.h"
 
 static const struct hzp_jinja_limits limits = {20000, 1 << 20, 1 << 16};

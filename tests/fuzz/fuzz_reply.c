@@ -3,7 +3,7 @@
  * first byte chooses the rules, the second the cut; the rest is the text itself, and the pieces of
  * calls of which one is composed. */
 #include "tests/fuzz/smoke.h"
-#include "text/chars/utf8.h"
+#include "base/utf8.h"
 #include "text/chat/reply.h"
 
 static void check(bool condition)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A mutated tokenizer.json: opening fails with one line, or the tokenizer works on any text. */
 #include "tests/fuzz/smoke.h"
-#include "text/chars/utf8.h"
+#include "base/utf8.h"
 #include "text/tokenizer/tokenizer.h"
 
 #include <unistd.h>

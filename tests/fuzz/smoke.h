@@ -9,8 +9,7 @@
  *
  * Thread: main.
  */
-#ifndef HZP_TESTS_FUZZ_SMOKE_H
-#define HZP_TESTS_FUZZ_SMOKE_H
+#pragma once
 
 #include "base/thread.h"
 
@@ -139,6 +138,4 @@ static inline int fuzz_smoke(const struct fuzz_seed *seed, int seeds, int argc, 
     {                                                                                              \
         return fuzz_smoke(seeds, HZP_COUNT(seeds), argc, argv);                                    \
     }
-#endif
-
 #endif

@@ -4,8 +4,7 @@
  *
  * Thread: the test's; each rank may have its own.
  */
-#ifndef HZP_TESTS_GOLDEN_GOLDEN_H
-#define HZP_TESTS_GOLDEN_GOLDEN_H
+#pragma once
 
 #include "nanobatch/model/backward.h"
 #include "nanobatch/model/forward.h"
@@ -453,5 +452,3 @@ static inline void test_updates(struct fixture *f)
                       "after.", 1),
           param_max);
 }
-
-#endif

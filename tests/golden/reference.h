@@ -4,8 +4,7 @@
  *
  * Thread: the test's; each rank may have its own.
  */
-#ifndef HZP_TESTS_GOLDEN_REFERENCE_H
-#define HZP_TESTS_GOLDEN_REFERENCE_H
+#pragma once
 
 #include "tests/golden/golden.h"
 #include "text/tokenizer/tokenizer.h"
@@ -177,5 +176,3 @@ static inline void test_reference(struct fixture *f, json_t *expected)
     else
         printf("left out: there is no %s\n", path);
 }
-
-#endif

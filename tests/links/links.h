@@ -4,8 +4,7 @@
  *
  * Thread: as mesh/link.h.
  */
-#ifndef HZP_TESTS_LINKS_LINKS_H
-#define HZP_TESTS_LINKS_LINKS_H
+#pragma once
 
 #include "mesh/link/backend.h"
 
@@ -45,5 +44,3 @@ static inline int hzp_link_group_size(const struct hzp_link *link, int group)
 {
     return link->group[group ? group : link->narrow].count;
 }
-
-#endif

@@ -120,7 +120,7 @@ int hzp_link_open_sim(const struct hzp_link_sim *config, struct hzp_device *devi
 {
     if (!hzp_sim_is(device))
         return hzp_fail(reterr, HZP_EUNSUP,
-                        "link sim: its clock is that of the device sim without HZP_TRACE, not %s's",
+                        "link sim: its clock is that of the device sim, not %s's",
                         hzp_device_backend(device));
     if (config->ranks < 1 || config->ranks > HZP_LINK_RANKS_MAX || config->rank < 0 ||
         config->rank >= config->ranks || config->node_ranks < 1)

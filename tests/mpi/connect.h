@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* tests/mpi/connect.h - the link of a test of several processes: by ZeroMQ under run_zmq.py, else
  * by MPI. */
-#ifndef HZP_TESTS_MPI_CONNECT_H
-#define HZP_TESTS_MPI_CONNECT_H
+#pragma once
 
 #include "mesh/launch/ranks.h"
 
@@ -34,5 +33,3 @@ static inline void disconnect_ranks(struct hzp_link *link)
     else
         hzp_link_close(link);
 }
-
-#endif

@@ -3,8 +3,7 @@
  *
  * Thread: the test's.
  */
-#ifndef HZP_TESTS_PAPER_H
-#define HZP_TESTS_PAPER_H
+#pragma once
 
 #include "nanobatch/search/rig.h"
 #include "tests/fixture/model.h"
@@ -23,5 +22,3 @@ void paper_open_group(struct paper *p, const char *device, const char *sim);
 /* The same at this end of a link, of which it becomes the owner. */
 void paper_open_rank(struct paper *p, const char *device, struct hzp_link *link);
 void paper_close(struct paper *p);
-
-#endif

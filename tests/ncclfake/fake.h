@@ -7,8 +7,7 @@
  *
  * Thread: any; one lock.
  */
-#ifndef TESTS_NCCLFAKE_FAKE_H
-#define TESTS_NCCLFAKE_FAKE_H
+#pragma once
 
 #include "mesh/link.h"
 
@@ -48,5 +47,3 @@ void fake_plant_async(int code);                 /* what CommGetAsyncError finds
 void fake_set_version(int version);
 void fake_slow(int asks);  /* how often each call is still in progress when it is asked about */
 void fake_hold(bool hold); /* nothing ends meanwhile */
-
-#endif

@@ -9,8 +9,7 @@
  *
  * Thread: one.
  */
-#ifndef HZP_TESTS_OPCHECK_OPCHECK_H
-#define HZP_TESTS_OPCHECK_OPCHECK_H
+#pragma once
 
 #include "base/err.h"
 #include "device/device.h"
@@ -150,5 +149,3 @@ void oc_report(bool ok, const char *op, const char *target, const char *what, co
 
 /* tiles.c: the CPU target computes products of bf16 on emulated matrix tiles; broken: wrongly. */
 void oc_tiles(struct oc_target *target, bool broken);
-
-#endif

@@ -3,8 +3,7 @@
  *
  * Thread: one.
  */
-#ifndef HZP_TESTS_REPLICAS_FLEET_H
-#define HZP_TESTS_REPLICAS_FLEET_H
+#pragma once
 
 #include "api/front/front_state.h"
 #include "api/front/replica.h"
@@ -137,5 +136,3 @@ float hidden_of(const struct hzp_request *rq, uint64_t version, int32_t col);
 void step(struct rank *r);
 /* The first job of *at leaves the rank. */
 void leave(struct rank *r, struct job **at);
-
-#endif

@@ -3,8 +3,7 @@
  *
  * Thread: one, which owns the engine.
  */
-#ifndef HZP_TESTS_REPLICAS_WORLD_H
-#define HZP_TESTS_REPLICAS_WORLD_H
+#pragma once
 
 #include "api/front/front.h"
 #include "mesh/peers/pipe.h"
@@ -59,5 +58,3 @@ void publish_step(struct world *w, int64_t learned, int64_t updates);
 void say(struct world *w);
 void hear(struct world *w, char letter, const char **ret, size_t *ret_bytes);
 void come_up(struct world *w);
-
-#endif

@@ -3,8 +3,7 @@
  * (test_scheduler.c).
  *
  * Thread: the test's. */
-#ifndef HZP_TESTS_SERVE_RIG_H
-#define HZP_TESTS_SERVE_RIG_H
+#pragma once
 
 #include "base/arena.h"
 #include "serve/scheduler.h"
@@ -167,5 +166,3 @@ static bool turn(struct rig *rig, int status)
     assert_int_equal(rig->last_wakes - before, rig->wakes > wakes); /* one wakeup for all of them */
     return any;
 }
-
-#endif

@@ -3,8 +3,7 @@
  *
  * Thread: the seed's owner.
  */
-#ifndef HZP_TESTS_SERVE_SEEDED_H
-#define HZP_TESTS_SERVE_SEEDED_H
+#pragma once
 
 #include <stdint.h>
 
@@ -16,5 +15,3 @@ static inline uint32_t seeded(uint64_t *seed, uint32_t below)
     z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
     return (uint32_t)((z ^ (z >> 31)) >> 32) % below;
 }
-
-#endif

@@ -3,8 +3,7 @@
  *
  * Thread: one.
  */
-#ifndef HZP_TESTS_SIM_CONSISTENCY_H
-#define HZP_TESTS_SIM_CONSISTENCY_H
+#pragma once
 
 #include "serve/scheduler.h"
 #include "serve/scheduler_state.h"
@@ -122,5 +121,3 @@ void publish(struct day *d, struct hzp_version *v, uint64_t last_step);
  * puts it on trial, or ends a trial.  flying: another step is in flight. */
 void train(struct day *d, const struct hzp_offer *offer, uint64_t number, bool flying,
            struct totals *t);
-
-#endif

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* tests/sim/group_links.h - the links of a rank that computes each step together with others, of
  * one process: each has an order of its own. */
-#ifndef HZP_TESTS_SIM_GROUP_LINKS_H
-#define HZP_TESTS_SIM_GROUP_LINKS_H
+#pragma once
 
 #include "mesh/link.h"
 
@@ -17,5 +16,3 @@ static inline void fail_together(struct hzp_link *link[LINKS])
     for (int i = 0; i < LINKS && state.failed; i++)
         hzp_link_abort(link[i], state.failed_rank, state.why);
 }
-
-#endif

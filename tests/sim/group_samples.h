@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* tests/sim/group_samples.h - what ranks that compute each step together learn in a test, and what
  * a gate holds out: tokens below 48, at most 20. */
-#ifndef HZP_TESTS_SIM_GROUP_SAMPLES_H
-#define HZP_TESTS_SIM_GROUP_SAMPLES_H
+#pragma once
 
 #include "tests/train/samples.h"
 #include "train/conductor/trainer.h"
@@ -56,5 +55,3 @@ static inline void group_gate_close(struct group_gate *g)
     for (int i = 0; i < GROUP_HELD; i++)
         hzp_sample_destroy(g->held[i]);
 }
-
-#endif

@@ -6,8 +6,7 @@
  *
  * A call that fails ends the test.  Thread: the rank's engine thread.
  */
-#ifndef HZP_TESTS_SIM_LEARNER_H
-#define HZP_TESTS_SIM_LEARNER_H
+#pragma once
 
 #include "nanobatch/model/work.h"
 #include "nanobatch/source.h"
@@ -51,5 +50,3 @@ int learner_chain(struct learner *l, const struct hzp_step_record *record,
 void learner_ran(struct learner *l, int32_t to);
 /* Publishes the draft if it is whole: true. */
 bool learner_publish(struct learner *l, uint64_t last_step);
-
-#endif

@@ -5,8 +5,7 @@
  * ends with an error.  A simulator prints the rule that is broken at the beginning of a line and
  * exits with 1.
  */
-#ifndef HZP_TESTS_SIM_SABOTAGE_H
-#define HZP_TESTS_SIM_SABOTAGE_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -23,5 +22,3 @@ struct sabotage_test {
 /* Tries the named kind, or "all", and prints what noticed it.  The exit status: 1 if one was not
  * noticed by a rule meant for it, or there is none of that name. */
 int sabotage_try(const struct sabotage_test *t, const char *name);
-
-#endif

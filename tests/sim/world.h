@@ -18,8 +18,7 @@
  *
  * Thread: the test's; there is only one, but for the other ranks'.
  */
-#ifndef HZP_TESTS_SIM_WORLD_H
-#define HZP_TESTS_SIM_WORLD_H
+#pragma once
 
 #include "device/backend.h"
 #include "nanobatch/loop.h"
@@ -300,5 +299,3 @@ void sim_check_goals(struct sim_world *w, const struct hzp_outcome *outcome);
 void sim_clients(struct sim_world *w, bool more);
 void sim_haunt(struct sim_world *w, const struct sim_life *life);
 void sim_collect(struct sim_world *w); /* removes final requests */
-
-#endif

@@ -4,8 +4,7 @@
  *
  * Thread: the test's.
  */
-#ifndef HZP_TESTS_TEXT_CALL_MAKES_H
-#define HZP_TESTS_TEXT_CALL_MAKES_H
+#pragma once
 
 #include "tests/text/tokenizer_makes.h"
 
@@ -38,5 +37,3 @@ static inline struct hzp_tokenizer *make_open_marks(void)
     scratch_write_text(scratch_path("tokenizer.json"), make_text);
     return make_open();
 }
-
-#endif

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* tests/text/structures.h - makes a grammar of what is asked, as a process does that reads it from
  * another one. */
-#ifndef HZP_TESTS_TEXT_STRUCTURES_H
-#define HZP_TESTS_TEXT_STRUCTURES_H
+#pragma once
 
 #include "text/chat/structure.h"
 
@@ -19,5 +18,3 @@ static inline int make_structure(struct hzp_structures *s, const struct hzp_stru
     free(asked);
     return r;
 }
-
-#endif

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Streaming: whole characters only, and together the same as decoding at once. */
 #include "tests/text/tokenizer_makes.h"
-#include "text/chars/utf8.h"
+#include "base/utf8.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -2,7 +2,7 @@
 /* Encoding and decoding with tokenizers that the test writes itself. */
 #include "base/thread.h"
 #include "tests/text/tokenizer_makes.h"
-#include "text/chars/utf8.h"
+#include "base/utf8.h"
 #include "text/tokenizer/bpe.h"
 
 #include <setjmp.h>

@@ -3,7 +3,7 @@
 #include "text/chars/unicode.h"
 
 #include "tests/text/tokenizer_makes.h"
-#include "text/chars/utf8.h"
+#include "base/utf8.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -3,8 +3,7 @@
  *
  * Thread: the test's.
  */
-#ifndef HZP_TESTS_UNIT_TOKENIZER_MAKES_H
-#define HZP_TESTS_UNIT_TOKENIZER_MAKES_H
+#pragma once
 
 #include "tests/weights/scratch.h"
 #include "text/tokenizer/detokenizer.h"
@@ -109,5 +108,3 @@ static inline uint32_t make_random(uint32_t below)
     make_state = make_state * 6364136223846793005u + 1442695040888963407u;
     return (uint32_t)(make_state >> 33) % below;
 }
-
-#endif

@@ -248,7 +248,7 @@ def check_documented_threads(root):
     for path in sources(root, {".c"}):
         name = path.relative_to(root).as_posix()
         if name.split("/")[0] in MAY_INCLUDE:
-            for thread in re.findall(r'hzp_thread_start\([^;]*?"(hzp-[\w-]+)"', path.read_text()):
+            for thread in re.findall(r'hzp_(?:thread_start|saver_init)\([^;]*?"(hzp-[\w-]+)"', path.read_text()):
                 started.setdefault(thread, name)
     table = (root / "docs/ARCHITECTURE.md").read_text().partition("\n## Threads\n")[2].partition("\n## ")[0]
     documented = set(re.findall(r"\(`(hzp-[\w-]+)`\)", table))

@@ -4,8 +4,7 @@
  *
  * Thread: the test's.
  */
-#ifndef HZP_TESTS_TRAIN_ACCEPT_H
-#define HZP_TESTS_TRAIN_ACCEPT_H
+#pragma once
 
 #include "api/learn/examples.h"
 #include "api/learn/state.h"
@@ -36,5 +35,3 @@ static inline int accept_body(struct hzp_state *s, const char *body, size_t byte
     hzp_example_reader_destroy(reader);
     return r;
 }
-
-#endif

@@ -3,8 +3,7 @@
  *
  * Thread: any.
  */
-#ifndef HZP_TESTS_TRAIN_NEWEST_H
-#define HZP_TESTS_TRAIN_NEWEST_H
+#pragma once
 
 #include "weights/versions.h"
 
@@ -21,5 +20,3 @@ static inline void hzp_weights_newest(struct hzp_weights *w, struct hzp_version_
         if (list[i].state != HZP_VERSION_TRIAL && list[i].state != HZP_VERSION_DROPPED)
             *ret = list[i];
 }
-
-#endif

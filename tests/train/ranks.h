@@ -5,8 +5,7 @@
  *
  * Thread: the test's.
  */
-#ifndef HZP_TESTS_TRAIN_RANKS_H
-#define HZP_TESTS_TRAIN_RANKS_H
+#pragma once
 
 #include "tests/train/tiny.h"
 #include "train/learner/by_link.h"
@@ -193,5 +192,3 @@ static inline void ranks_close(struct ranks *r)
         hzp_link_close(r->link[i]);
     free(r);
 }
-
-#endif

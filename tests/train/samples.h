@@ -3,8 +3,7 @@
  *
  * Thread: any.
  */
-#ifndef HZP_TESTS_TRAIN_SAMPLES_H
-#define HZP_TESTS_TRAIN_SAMPLES_H
+#pragma once
 
 #include "train/table/sample_log.h"
 
@@ -27,5 +26,3 @@ static inline int hzp_sample_log_append(struct hzp_sample_log *log, struct hzp_s
 {
     return hzp_sample_log_append_once(log, sample, count, NULL, ret_first, reterr);
 }
-
-#endif

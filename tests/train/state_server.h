@@ -5,8 +5,7 @@
  *
  * Thread: the test's.
  */
-#ifndef HZP_TESTS_TRAIN_STATE_SERVER_H
-#define HZP_TESTS_TRAIN_STATE_SERVER_H
+#pragma once
 
 #include "api/learn/checkpoint.h"
 #include "api/learn/state.h"
@@ -302,5 +301,3 @@ static inline bool is_there(const char *name)
 {
     return access(scratch_path("%s", name), F_OK) == 0;
 }
-
-#endif

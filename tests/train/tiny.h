@@ -4,8 +4,7 @@
  *
  * Thread: the test's.
  */
-#ifndef HZP_TESTS_TRAIN_TINY_H
-#define HZP_TESTS_TRAIN_TINY_H
+#pragma once
 
 #include "nanobatch/loop.h"
 #include "tests/fixture/model.h"
@@ -238,5 +237,3 @@ static inline void tiny_assert_same(struct tiny *a, struct tiny *b)
         assert_true(
             fixture_units_same(NULL, hzp_train_space_residual(x), hzp_train_space_residual(y)));
 }
-
-#endif

@@ -3,8 +3,7 @@
  *
  * Thread: the test's.
  */
-#ifndef HZP_TESTS_UNIT_SCRATCH_H
-#define HZP_TESTS_UNIT_SCRATCH_H
+#pragma once
 
 #include "base/base.h"
 
@@ -65,5 +64,3 @@ static inline bool scratch_exists(const char *path)
 {
     return access(path, F_OK) == 0;
 }
-
-#endif

@@ -3,8 +3,7 @@
  *
  * Thread: any.
  */
-#ifndef HZP_TESTS_UNIT_TINY_MODELS_H
-#define HZP_TESTS_UNIT_TINY_MODELS_H
+#pragma once
 
 #define TINY(type, more)                                                                           \
     "{\"model_type\": \"" type "\", \"hidden_size\": 24, \"intermediate_size\": 20, "              \
@@ -32,5 +31,3 @@ static const char *const tiny_models[] = {
     TINY("glm", ", \"head_dim\": 10, \"partial_rotary_factor\": 0.4, \"attention_bias\": false"),
     TINY("glm4", ", \"head_dim\": 10, \"partial_rotary_factor\": 0.6"),
 };
-
-#endif

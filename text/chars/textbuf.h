@@ -6,8 +6,7 @@
  * Invariant: bytes <= cap; data is NULL only while cap is 0. Zeroed memory is an empty one.
  * Thread: the owner's.
  */
-#ifndef HZP_TEXT_CHARS_TEXTBUF_H
-#define HZP_TEXT_CHARS_TEXTBUF_H
+#pragma once
 
 #include "base/base.h"
 
@@ -37,5 +36,3 @@ json_t *hzp_text_json(const char *text, size_t bytes);
 /* HZP_ENOMEM, or 0 with the ids appended. */
 int hzp_tokens_append(struct hzp_tokens *tokens, const int32_t *ids, size_t n);
 void hzp_tokens_fini(struct hzp_tokens *tokens);
-
-#endif

@@ -2,7 +2,7 @@
 #include "text/chars/unicode.h"
 
 #include "base/err.h"
-#include "text/chars/utf8.h"
+#include "base/utf8.h"
 
 #include <stdlib.h>
 #include <string.h>

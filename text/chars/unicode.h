@@ -5,8 +5,7 @@
  *
  * Thread: any.
  */
-#ifndef HZP_TEXT_CHARS_UNICODE_H
-#define HZP_TEXT_CHARS_UNICODE_H
+#pragma once
 
 #include "base/base.h"
 #include "text/chars/textbuf.h"
@@ -25,5 +24,3 @@ int hzp_unicode_lower(const char *text, size_t bytes, struct hzp_textbuf *out);
 
 /* Appends the text without its characters of general category M. */
 int hzp_unicode_strip_marks(const char *text, size_t bytes, struct hzp_textbuf *out);
-
-#endif

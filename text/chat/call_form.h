@@ -13,8 +13,7 @@
  * Invariant: everything that the grammar of a form admits is read as calls; the reader takes more.
  * Thread: any; constant.
  */
-#ifndef HZP_TEXT_CHAT_CALL_FORM_H
-#define HZP_TEXT_CHAT_CALL_FORM_H
+#pragma once
 
 #include "base/base.h"
 
@@ -74,5 +73,3 @@ enum hzp_reply_calls hzp_call_form_of(const char *source);
 
 /* Whether a tool of this name can be called in this form. */
 bool hzp_call_form_has_name(enum hzp_reply_calls calls, const char *name);
-
-#endif

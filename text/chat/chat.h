@@ -15,8 +15,7 @@
  * Invariant: never changes once opened.
  * Thread: open and close the owner's; everything else any, at the same time.
  */
-#ifndef HZP_TEXT_CHAT_CHAT_H
-#define HZP_TEXT_CHAT_CHAT_H
+#pragma once
 
 #include "text/jinja/jinja.h"
 
@@ -82,5 +81,3 @@ char *hzp_chat_dumps(const json_t *json);
 /* The text of a message's content (a string or a list of text parts) as a string, new; NULL: it has
  * none. */
 json_t *hzp_chat_content(const json_t *message);
-
-#endif

@@ -3,7 +3,7 @@
 #include "text/chat/chat_form.h"
 
 #include "base/json.h"
-#include "text/chars/utf8.h"
+#include "base/utf8.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -6,8 +6,7 @@
  *
  * Thread: any; constant once probed.
  */
-#ifndef HZP_TEXT_CHAT_CHAT_FORM_H
-#define HZP_TEXT_CHAT_CHAT_FORM_H
+#pragma once
 
 #include "text/chat/chat.h"
 
@@ -49,5 +48,3 @@ extern const char *const hzp_chat_reasoning[];
 
 /* The text of a part of a content, NULL: it is not text. */
 const json_t *hzp_chat_part(const json_t *part);
-
-#endif

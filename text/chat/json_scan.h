@@ -5,8 +5,7 @@
  * Invariant: the state depends on the bytes taken so far and on nothing else.
  * Thread: one per scan.
  */
-#ifndef HZP_TEXT_CHAT_JSON_SCAN_H
-#define HZP_TEXT_CHAT_JSON_SCAN_H
+#pragma once
 
 #include "base/base.h"
 
@@ -53,5 +52,3 @@ static inline bool hzp_is_blank(char c)
 {
     return c == ' ' || c == '\n' || c == '\r' || c == '\t';
 }
-
-#endif

@@ -16,8 +16,7 @@
  *
  * Thread: any.
  */
-#ifndef HZP_TEXT_CHAT_LEARNED_H
-#define HZP_TEXT_CHAT_LEARNED_H
+#pragma once
 
 #include "text/chat/chat.h"
 #include "text/tokenizer/tokenizer.h"
@@ -50,5 +49,3 @@ void hzp_learned_texts_fini(struct hzp_learned_texts *texts);
 /* The weight of message i of `list` ("messages"); 0: it is not learned.  HZP_EINVAL. */
 int hzp_message_weight(const json_t *message, const char *list, size_t i, bool assistant,
                        float *ret, struct hzp_err_text *reterr);
-
-#endif

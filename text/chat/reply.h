@@ -14,8 +14,7 @@
  * end of the text that may belong to a mark or a call.
  * Thread: one per reply.
  */
-#ifndef HZP_TEXT_CHAT_REPLY_H
-#define HZP_TEXT_CHAT_REPLY_H
+#pragma once
 
 #include "text/chat/call_form.h"
 #include "text/chat/chat.h"
@@ -165,5 +164,3 @@ int32_t hzp_reply_reasoned(const struct hzp_reply *reply, const int32_t *offset,
  * begins its call.  Not together with deltas.  False: there is none. */
 bool hzp_reply_next(struct hzp_reply *reply, struct hzp_reply_part *ret, const char **ret_text,
                     bool *ret_first);
-
-#endif

@@ -7,8 +7,7 @@
  *
  * Thread: as reply.h.
  */
-#ifndef HZP_TEXT_CHAT_REPLY_PARTS_H
-#define HZP_TEXT_CHAT_REPLY_PARTS_H
+#pragma once
 
 #include "text/chat/reply.h"
 
@@ -83,5 +82,3 @@ int hzp_reply_end_body(struct hzp_reply *reply, int mark);
 int hzp_reply_step_header(struct hzp_reply *reply, char c);
 int hzp_reply_step_body(struct hzp_reply *reply, char c);
 int hzp_reply_end_header(struct hzp_reply *reply); /* the text ends */
-
-#endif

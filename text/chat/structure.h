@@ -16,8 +16,7 @@
  * structures are open.
  * Thread: open and close the owner's; everything else any but the engine's.
  */
-#ifndef HZP_TEXT_CHAT_STRUCTURE_H
-#define HZP_TEXT_CHAT_STRUCTURE_H
+#pragma once
 
 #include "text/chat/reply.h"
 #include "text/grammar/grammar.h"
@@ -108,5 +107,3 @@ char *hzp_structures_write(struct hzp_structures *s, const char *asked);
  * vocabulary. */
 int hzp_structures_get_written(struct hzp_structures *s, const char *written,
                                struct hzp_grammar **ret, struct hzp_err_text *reterr);
-
-#endif

@@ -5,8 +5,7 @@
  *
  * Thread: any; one structure by one thread.
  */
-#ifndef HZP_TEXT_CHAT_STRUCTURE_PARTS_H
-#define HZP_TEXT_CHAT_STRUCTURE_PARTS_H
+#pragma once
 
 #include "text/chat/structure.h"
 #include "text/grammar/regular.h"
@@ -47,5 +46,3 @@ int hzp_structure_object(const struct hzp_making *m, const json_t *schema, int32
 
 /* Calls, from one node to another; with what->free text before, between and behind them. */
 int hzp_structure_add_calls(const struct hzp_making *m, int32_t from, int32_t to);
-
-#endif

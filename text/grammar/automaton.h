@@ -7,8 +7,7 @@
  * Invariant: as in text/grammar/grammar.h.
  * Thread: as there.
  */
-#ifndef HZP_TEXT_GRAMMAR_AUTOMATON_H
-#define HZP_TEXT_GRAMMAR_AUTOMATON_H
+#pragma once
 
 #include "text/grammar/effort.h"
 #include "text/grammar/grammar.h"
@@ -145,5 +144,3 @@ void hzp_grammar_set_one(struct hzp_grammar_run *run, struct hzp_config_set *set
 
 /* A grammar as a constraint (run.c). */
 extern const struct hzp_constraint_ops hzp_grammar_ops;
-
-#endif

@@ -3,8 +3,7 @@
  *
  * Thread: one per set.
  */
-#ifndef HZP_TEXT_GRAMMAR_CODES_H
-#define HZP_TEXT_GRAMMAR_CODES_H
+#pragma once
 
 #include "text/grammar/rules.h"
 
@@ -44,5 +43,3 @@ uint32_t hzp_code_read(const char *text, size_t bytes, size_t *at);
 
 /* The value of n hexadecimal digits at text[at]; UINT32_MAX: they are none. */
 uint32_t hzp_code_hex(const char *text, size_t bytes, size_t at, int n);
-
-#endif

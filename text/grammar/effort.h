@@ -8,8 +8,7 @@
  * Thread: any; each has its own effort, from hzp_effort_begin() on.  A thread that never calls it
  * may spend all that the bounds allow.
  */
-#ifndef HZP_TEXT_GRAMMAR_EFFORT_H
-#define HZP_TEXT_GRAMMAR_EFFORT_H
+#pragma once
 
 #include "base/base.h"
 
@@ -44,5 +43,3 @@ bool hzp_effort_abandoned(void);
 /* Takes bytes of languages.  False: there are not so many. */
 bool hzp_effort_take(int64_t bytes);
 void hzp_effort_give(int64_t bytes);
-
-#endif

@@ -10,8 +10,7 @@
  *
  * Thread: any.
  */
-#ifndef HZP_TEXT_GRAMMAR_GBNF_H
-#define HZP_TEXT_GRAMMAR_GBNF_H
+#pragma once
 
 #include "text/grammar/codes.h"
 
@@ -20,5 +19,3 @@ enum { HZP_GBNF_BYTES_MAX = 1 << 18, HZP_GBNF_DEPTH_MAX = 200 };
 /* Adds the grammar's rules; *ret: that of "root".  HZP_EINVAL: reterr names line or rule. */
 int hzp_gbnf_rules(struct hzp_rules *rules, const char *text, size_t bytes, int32_t *ret,
                    struct hzp_err_text *reterr);
-
-#endif

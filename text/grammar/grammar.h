@@ -19,8 +19,7 @@
  * Thread: create: any, best not the engine's: it may take seconds; grammar and lexicon: any; a
  * run: one at a time.
  */
-#ifndef HZP_TEXT_GRAMMAR_GRAMMAR_H
-#define HZP_TEXT_GRAMMAR_GRAMMAR_H
+#pragma once
 
 #include "serve/constraint.h"
 #include "text/grammar/rules.h"
@@ -95,5 +94,3 @@ bool hzp_grammar_run_may_go_on(const struct hzp_grammar_run *run); /* by some by
 /* Sets the bits of the tokens that may come next and clears all others; mask: words for
  * hzp_lexicon_count tokens, 32 each.  Returns whether there are any. */
 bool hzp_grammar_run_mask(struct hzp_grammar_run *run, uint32_t *mask);
-
-#endif

@@ -12,8 +12,7 @@
  *
  * Thread: any.
  */
-#ifndef HZP_TEXT_GRAMMAR_REGEX_H
-#define HZP_TEXT_GRAMMAR_REGEX_H
+#pragma once
 
 #include "text/grammar/codes.h"
 
@@ -25,5 +24,3 @@ enum { HZP_REGEX_BYTES_MAX = 1 << 16, HZP_REGEX_DEPTH_MAX = 200 };
 int hzp_regex_rules(struct hzp_rules *rules, int32_t from, const char *text, size_t bytes,
                     enum hzp_spelling spelling, bool search, int32_t *ret,
                     struct hzp_err_text *reterr);
-
-#endif

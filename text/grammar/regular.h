@@ -5,8 +5,7 @@
  * Invariant: a language never changes once made; from each of its states a final one is reached.
  * Thread: one at a time while it is made; afterwards any.
  */
-#ifndef HZP_TEXT_GRAMMAR_REGULAR_H
-#define HZP_TEXT_GRAMMAR_REGULAR_H
+#pragma once
 
 #include "text/grammar/rules.h"
 
@@ -35,5 +34,3 @@ bool hzp_regular_takes(const struct hzp_regular *a, const char *bytes, size_t si
 
 /* Appends the language behind `from`; returns the node behind it. */
 int32_t hzp_regular_add(struct hzp_rules *rules, int32_t from, const struct hzp_regular *a);
-
-#endif

@@ -13,8 +13,7 @@
  *
  * Thread: one at a time.
  */
-#ifndef HZP_TEXT_GRAMMAR_RULES_H
-#define HZP_TEXT_GRAMMAR_RULES_H
+#pragma once
 
 #include "base/base.h"
 #include "base/err.h"
@@ -110,5 +109,3 @@ static inline void hzp_special_key(int32_t token, char ret[HZP_SPECIAL_KEY_BYTES
     for (int i = 1; i < HZP_SPECIAL_KEY_BYTES; i++)
         ret[i] = (char)(token >> 8 * (3 - i) & 0xFF);
 }
-
-#endif

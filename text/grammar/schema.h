@@ -28,8 +28,7 @@
  *
  * Thread: any.
  */
-#ifndef HZP_TEXT_GRAMMAR_SCHEMA_H
-#define HZP_TEXT_GRAMMAR_SCHEMA_H
+#pragma once
 
 #include "text/grammar/codes.h"
 #include "text/grammar/regular.h"
@@ -56,5 +55,3 @@ int hzp_schema_raw(struct hzp_rules *rules, const json_t *document, const json_t
 
 /* Adds rules for any JSON object; returns the rule. */
 int32_t hzp_json_object_rules(struct hzp_rules *rules);
-
-#endif

@@ -13,8 +13,7 @@
  *
  * Thread: one per schema.
  */
-#ifndef HZP_TEXT_GRAMMAR_SCHEMA_PARTS_H
-#define HZP_TEXT_GRAMMAR_SCHEMA_PARTS_H
+#pragma once
 
 #include "base/json.h"
 #include "text/grammar/regular.h"
@@ -188,5 +187,3 @@ int hzp_schema_types(struct hzp_schema *s, const json_t *schema, int depth);
 /* Whether no value satisfies both; false if that cannot be told.  has: a member that the values
  * have, NULL: none in particular. */
 bool hzp_schema_disjoint(struct hzp_schema *s, const json_t *a, const json_t *b, const char *has);
-
-#endif

@@ -7,8 +7,7 @@
  * Invariant: never changes once made.
  * Thread: any.
  */
-#ifndef HZP_TEXT_GRAMMAR_TRIE_H
-#define HZP_TEXT_GRAMMAR_TRIE_H
+#pragma once
 
 #include "base/base.h"
 
@@ -37,5 +36,3 @@ enum { HZP_TRIE_DEPTH_MAX = 1024 }; /* longer entries are left out */
 void hzp_trie_make(struct hzp_trie_entry *entry, int32_t count, struct hzp_trie *ret);
 void hzp_trie_fini(struct hzp_trie *trie);
 size_t hzp_trie_bytes(const struct hzp_trie *trie);
-
-#endif

@@ -4,8 +4,7 @@
  * Invariant: nothing changes after compilation; all of it lies in one arena.
  * Thread: any.
  */
-#ifndef HZP_TEXT_JINJA_AST_H
-#define HZP_TEXT_JINJA_AST_H
+#pragma once
 
 #include "text/jinja/value.h"
 
@@ -99,5 +98,3 @@ struct hzp_jinja {
 
 /* Parses the source into ret, whose mem and name are set. Errors are reported in ret->mem. */
 void hzp_j_parse(struct hzp_jinja *ret, const char *source, size_t bytes);
-
-#endif

@@ -6,8 +6,7 @@
  *
  * Thread: one per rendering; the tables are constant.
  */
-#ifndef HZP_TEXT_JINJA_BUILTINS_H
-#define HZP_TEXT_JINJA_BUILTINS_H
+#pragma once
 
 #include "text/jinja/value.h"
 
@@ -85,5 +84,3 @@ bool hzp_j_is_letter(uint32_t code);
 struct jval hzp_j_percent(struct jrun *r, struct jval s, struct jval values);
 /* HTML escapes; the result is markup. */
 struct jval hzp_j_escape(struct jrun *r, struct jval v);
-
-#endif

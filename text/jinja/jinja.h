@@ -14,8 +14,7 @@
  * Invariant: a compiled template never changes.
  * Thread: compile and free the owner's; render any, at the same time.
  */
-#ifndef HZP_TEXT_JINJA_JINJA_H
-#define HZP_TEXT_JINJA_JINJA_H
+#pragma once
 
 #include "base/err.h"
 #include "text/chars/textbuf.h"
@@ -54,5 +53,3 @@ int hzp_jinja_render(const struct hzp_jinja *jinja, const json_t *vars,
                      const struct hzp_jinja_limits *limits, int64_t now,
                      struct hzp_jinja_output *ret, struct hzp_err_text *reterr);
 void hzp_jinja_output_fini(struct hzp_jinja_output *output);
-
-#endif

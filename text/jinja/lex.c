@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "text/jinja/lex.h"
 
-#include "text/chars/utf8.h"
+#include "base/utf8.h"
 
 #include <ctype.h>
 #include <errno.h>

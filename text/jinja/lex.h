@@ -8,8 +8,7 @@
  *
  * Thread: any.
  */
-#ifndef HZP_TEXT_JINJA_LEX_H
-#define HZP_TEXT_JINJA_LEX_H
+#pragma once
 
 #include "text/jinja/value.h"
 
@@ -42,5 +41,3 @@ struct jtokens {
 
 /* Fails in m on a syntax error. The last token is T_END. */
 void hzp_j_lex(struct jmem *m, const char *source, size_t bytes, struct jtokens *ret);
-
-#endif

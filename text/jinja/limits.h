@@ -3,8 +3,7 @@
  *
  * Thread: any.
  */
-#ifndef HZP_TEXT_JINJA_LIMITS_H
-#define HZP_TEXT_JINJA_LIMITS_H
+#pragma once
 
 #include <stddef.h>
 #include <stdint.h>
@@ -17,5 +16,3 @@ struct hzp_jinja_limits {
 
 /* The bounds that serving uses. */
 extern const struct hzp_jinja_limits hzp_jinja_limits;
-
-#endif

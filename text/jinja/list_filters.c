@@ -3,7 +3,7 @@
 #include "text/jinja/builtins.h"
 #include "text/jinja/run.h"
 
-#include "text/chars/utf8.h"
+#include "base/utf8.h"
 
 #include <stdlib.h>
 #include <string.h>

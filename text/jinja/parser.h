@@ -3,8 +3,7 @@
  *
  * Thread: one per parser.
  */
-#ifndef HZP_TEXT_JINJA_PARSER_H
-#define HZP_TEXT_JINJA_PARSER_H
+#pragma once
 
 #include "text/jinja/ast.h"
 #include "text/jinja/lex.h"
@@ -48,5 +47,3 @@ struct jnode *hzp_j_parse_target(struct jparser *p, const char *end, bool with_a
 struct jnode *hzp_j_parse_filters(struct jparser *p, struct jnode *a, bool first);
 /* The arguments of a call in brackets into a node. */
 void hzp_j_parse_arguments(struct jparser *p, struct jnode *call);
-
-#endif

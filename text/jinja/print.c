@@ -2,7 +2,7 @@
 /* Values as text: Python's str(), repr() and json.dumps(). */
 #include "text/jinja/value.h"
 
-#include "text/chars/utf8.h"
+#include "base/utf8.h"
 
 #include <math.h>
 #include <stdio.h>

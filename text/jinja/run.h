@@ -6,8 +6,7 @@
  *
  * Thread: one per rendering.
  */
-#ifndef HZP_TEXT_JINJA_RUN_H
-#define HZP_TEXT_JINJA_RUN_H
+#pragma once
 
 #include "text/jinja/ast.h"
 
@@ -83,5 +82,3 @@ struct jval hzp_j_loop_attr(struct jrun *r, struct jloop *loop, const char *name
 struct jval hzp_j_binary(struct jrun *r, enum jop op, struct jval a, struct jval b);
 struct jval hzp_j_slice(struct jrun *r, struct jval v, struct jval from, struct jval to,
                         struct jval step);
-
-#endif

@@ -3,7 +3,7 @@
 #include "text/jinja/builtins.h"
 
 #include "text/chars/unicode.h"
-#include "text/chars/utf8.h"
+#include "base/utf8.h"
 #include "text/jinja/run.h"
 
 #include <locale.h>

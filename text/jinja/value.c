@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "text/jinja/value.h"
 
-#include "text/chars/utf8.h"
+#include "base/utf8.h"
 
 #include <math.h>
 #include <stdarg.h>

@@ -11,8 +11,7 @@
  * Invariant: text is valid UTF-8.
  * Thread: one per rendering.
  */
-#ifndef HZP_TEXT_JINJA_VALUE_H
-#define HZP_TEXT_JINJA_VALUE_H
+#pragma once
 
 #include "base/arena.h"
 #include "base/err.h"
@@ -209,5 +208,3 @@ struct jjson {
     size_t indent_bytes, item_bytes, colon_bytes;
 };
 void hzp_j_dumps(struct jmem *m, struct jbuf *buf, const struct jjson *how, struct jval v);
-
-#endif

@@ -8,8 +8,7 @@
  * Invariant: never changes once hzp_added_ready was called.
  * Thread: any after that; the matcher belongs to the caller.
  */
-#ifndef HZP_TEXT_TOKENIZER_ADDED_H
-#define HZP_TEXT_TOKENIZER_ADDED_H
+#pragma once
 
 #include "text/tokenizer/normalizer.h"
 #include "text/tokenizer/pattern.h"
@@ -69,5 +68,3 @@ struct hzp_added_walk {
 
 /* The next part: true with its range, and in *token the index of an added token or -1. */
 bool hzp_added_next(struct hzp_added_walk *walk, size_t *from, size_t *to, int32_t *token);
-
-#endif

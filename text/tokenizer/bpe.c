@@ -3,7 +3,7 @@
 
 #include "base/arena.h"
 #include "base/err.h"
-#include "text/chars/utf8.h"
+#include "base/utf8.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -9,8 +9,7 @@
  * Invariant: what the cache holds never changes an answer.
  * Thread: one per hzp_bpe; the vocabulary is shared.
  */
-#ifndef HZP_TEXT_TOKENIZER_BPE_H
-#define HZP_TEXT_TOKENIZER_BPE_H
+#pragma once
 
 #include "text/chars/textbuf.h"
 #include "text/tokenizer/vocab.h"
@@ -30,5 +29,3 @@ struct hzp_bpe {
 int hzp_bpe_encode(struct hzp_bpe *bpe, const struct hzp_vocab *vocab, const char *text,
                    size_t bytes, struct hzp_tokens *out);
 void hzp_bpe_fini(struct hzp_bpe *bpe);
-
-#endif

@@ -2,7 +2,7 @@
 #include "text/tokenizer/decoder.h"
 
 #include "base/arena.h"
-#include "text/chars/utf8.h"
+#include "base/utf8.h"
 #include "text/tokenizer/tokenizer_json.h"
 #include "text/tokenizer/vocab.h"
 

@@ -8,8 +8,7 @@
  * Invariant: never changes once loaded.
  * Thread: any.
  */
-#ifndef HZP_TEXT_TOKENIZER_DECODER_H
-#define HZP_TEXT_TOKENIZER_DECODER_H
+#pragma once
 
 #include "text/chars/textbuf.h"
 #include "text/tokenizer/pattern.h"
@@ -43,5 +42,3 @@ void hzp_decoder_fini(struct hzp_decoder *decoder);
 int hzp_decoder_render(const struct hzp_decoder *decoder, struct hzp_matcher *matcher,
                        const char *text, size_t bytes, bool first, struct hzp_textbuf *out,
                        bool *byte);
-
-#endif

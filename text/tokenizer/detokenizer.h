@@ -13,8 +13,7 @@
  * Invariant: pending holds the beginning of one character that may still become valid.
  * Thread: one per detokenizer; the tokenizer is shared and must outlive it.
  */
-#ifndef HZP_TEXT_TOKENIZER_DETOKENIZER_H
-#define HZP_TEXT_TOKENIZER_DETOKENIZER_H
+#pragma once
 
 #include "text/chars/textbuf.h"
 
@@ -42,5 +41,3 @@ int hzp_detokenizer_feed(struct hzp_detokenizer *detok, int32_t id, struct hzp_t
 
 /* Appends what was kept back, at the end of the text. HZP_ENOMEM. */
 int hzp_detokenizer_flush(struct hzp_detokenizer *detok, struct hzp_textbuf *out);
-
-#endif

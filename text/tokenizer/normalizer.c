@@ -3,7 +3,7 @@
 
 #include "base/arena.h"
 #include "text/chars/unicode.h"
-#include "text/chars/utf8.h"
+#include "base/utf8.h"
 #include "text/tokenizer/tokenizer_json.h"
 
 #include <stdlib.h>

@@ -7,8 +7,7 @@
  * Invariant: never changes once loaded.
  * Thread: any; the buffers belong to the caller.
  */
-#ifndef HZP_TEXT_TOKENIZER_NORMALIZER_H
-#define HZP_TEXT_TOKENIZER_NORMALIZER_H
+#pragma once
 
 #include "text/chars/textbuf.h"
 #include "text/tokenizer/pattern.h"
@@ -26,5 +25,3 @@ void hzp_normalizer_free(struct hzp_normalizer *normalizer);
 int hzp_normalizer_run(const struct hzp_normalizer *normalizer, struct hzp_matcher *matcher,
                        const char *text, size_t bytes, struct hzp_textbuf buffers[2],
                        const char **ret, size_t *ret_bytes, bool *first);
-
-#endif

@@ -9,8 +9,7 @@
  * Invariant: a compiled pattern never changes; what a search writes to is the matcher.
  * Thread: patterns any, a matcher one at a time.
  */
-#ifndef HZP_TEXT_TOKENIZER_PATTERN_H
-#define HZP_TEXT_TOKENIZER_PATTERN_H
+#pragma once
 
 #include "base/base.h"
 #include "base/err.h"
@@ -45,5 +44,3 @@ void hzp_matcher_free(struct hzp_matcher *matcher);
  * HZP_EUNSUP: the expression needs more work on this text than the limits allow. */
 int hzp_pattern_find(const struct hzp_pattern *pattern, struct hzp_matcher *matcher,
                      const char *text, size_t bytes, size_t at, size_t *from, size_t *to);
-
-#endif

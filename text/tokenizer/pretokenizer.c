@@ -2,7 +2,7 @@
 #include "text/tokenizer/pretokenizer.h"
 
 #include "base/arena.h"
-#include "text/chars/utf8.h"
+#include "base/utf8.h"
 #include "text/tokenizer/tokenizer_json.h"
 
 #include <stdlib.h>

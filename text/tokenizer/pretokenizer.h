@@ -11,8 +11,7 @@
  * Invariant: never changes once loaded.
  * Thread: any; the pieces belong to the caller.
  */
-#ifndef HZP_TEXT_TOKENIZER_PRETOKENIZER_H
-#define HZP_TEXT_TOKENIZER_PRETOKENIZER_H
+#pragma once
 
 #include "text/chars/textbuf.h"
 #include "text/tokenizer/pattern.h"
@@ -44,5 +43,3 @@ bool hzp_pretokenizer_byte_level(const struct hzp_pretokenizer *pre);
 int hzp_pretokenizer_run(const struct hzp_pretokenizer *pre, struct hzp_matcher *matcher,
                          const char *text, size_t bytes, bool first, struct hzp_pieces *pieces);
 void hzp_pieces_fini(struct hzp_pieces *pieces);
-
-#endif

@@ -8,8 +8,7 @@
  * Invariant: held is the longest end of the text so far that begins a stop string.
  * Thread: one per stream.
  */
-#ifndef HZP_TEXT_TOKENIZER_STOP_H
-#define HZP_TEXT_TOKENIZER_STOP_H
+#pragma once
 
 #include "base/err.h"
 #include "text/chars/textbuf.h"
@@ -42,5 +41,3 @@ int hzp_stop_pass(struct hzp_stop *stop, const char *text, size_t bytes, struct 
 
 /* The end of the stream: appends what was held. */
 int hzp_stop_flush(struct hzp_stop *stop, struct hzp_textbuf *out);
-
-#endif

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "text/tokenizer/tokenizer.h"
 
-#include "text/chars/utf8.h"
+#include "base/utf8.h"
 #include "text/tokenizer/tokenizer_parts.h"
 
 #include <stdlib.h>

@@ -14,8 +14,7 @@
  * memory under a lock for the time of the call.
  * Thread: open and close the owner's; everything else any, at the same time.
  */
-#ifndef HZP_TEXT_TOKENIZER_TOKENIZER_H
-#define HZP_TEXT_TOKENIZER_TOKENIZER_H
+#pragma once
 
 #include "base/base.h"
 #include "base/err.h"
@@ -65,5 +64,3 @@ int32_t hzp_tokenizer_find(const struct hzp_tokenizer *tok, const char *spelling
 
 /* The token that ends a text, -1 where the directory names none. */
 int32_t hzp_tokenizer_eos(const struct hzp_tokenizer *tok);
-
-#endif

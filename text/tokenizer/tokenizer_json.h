@@ -6,8 +6,7 @@
  *
  * Thread: the one that loads.
  */
-#ifndef HZP_TEXT_TOKENIZER_TOKENIZER_JSON_H
-#define HZP_TEXT_TOKENIZER_TOKENIZER_JSON_H
+#pragma once
 
 #include "base/base.h"
 #include "base/err.h"
@@ -34,5 +33,3 @@ int hzp_tokjson_string(const json_t *json, const char *name, const char *where, 
 /* A token id: 0 to HZP_TOKENIZER_ID_MAX - 1. */
 int hzp_tokjson_id(const json_t *json, const char *where, const char *token, int32_t *ret,
                    struct hzp_err_text *reterr);
-
-#endif

@@ -6,8 +6,7 @@
  * Invariant: as in text/tokenizer/tokenizer.h; only `free` changes, under `lock`.
  * Thread: any.
  */
-#ifndef HZP_TEXT_TOKENIZER_TOKENIZER_PARTS_H
-#define HZP_TEXT_TOKENIZER_TOKENIZER_PARTS_H
+#pragma once
 
 #include "base/thread.h"
 #include "text/tokenizer/added.h"
@@ -60,5 +59,3 @@ struct hzp_tokenizer {
 };
 
 enum { HZP_TOKENIZER_EXISTS = 1, HZP_TOKENIZER_SPECIAL = 2, HZP_TOKENIZER_BYTE = 4 };
-
-#endif

@@ -14,8 +14,7 @@
  * Invariant: never changes once loaded; every id in [0, n) that exists has a spelling.
  * Thread: any.
  */
-#ifndef HZP_TEXT_TOKENIZER_VOCAB_H
-#define HZP_TEXT_TOKENIZER_VOCAB_H
+#pragma once
 
 #include "base/base.h"
 #include "base/err.h"
@@ -112,5 +111,3 @@ static inline bool hzp_vocab_may_join(const struct hzp_vocab *vocab, uint32_t be
     uint32_t bit = (before * 0x9E3779B1u ^ after * 0x85EBCA77u) >> (32 - HZP_VOCAB_CUT_BITS);
     return vocab->cut_bits[bit / 64] >> bit % 64 & 1;
 }
-
-#endif

@@ -3,8 +3,7 @@
  *
  * Thread: engine, between steps.
  */
-#ifndef HZP_TRAIN_CHECKS_EVALUATE_H
-#define HZP_TRAIN_CHECKS_EVALUATE_H
+#pragma once
 
 #include "nanobatch/model/backward.h"
 #include "train/table/sample_log.h"
@@ -23,5 +22,3 @@ void hzp_evaluator_destroy(struct hzp_evaluator *e); /* NULL: no effect */
 int hzp_evaluator_run(struct hzp_evaluator *e, const struct hzp_version *v,
                       struct hzp_sample *const *sample, int32_t count, double *ret_loss,
                       int64_t *ret_tokens);
-
-#endif

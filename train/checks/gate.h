@@ -8,8 +8,7 @@
  *
  * Thread: engine.
  */
-#ifndef HZP_TRAIN_CHECKS_GATE_H
-#define HZP_TRAIN_CHECKS_GATE_H
+#pragma once
 
 #include "train/learner/learner.h"
 #include "train/table/sample_log.h"
@@ -51,5 +50,3 @@ enum hzp_gate_result hzp_gate_next(struct hzp_gate_check *gate, struct hzp_gate_
 void hzp_gate_accept(struct hzp_gate_check *gate);
 /* Another version serves than the one whose losses are known. */
 void hzp_gate_forget(struct hzp_gate_check *gate);
-
-#endif

@@ -11,7 +11,6 @@
 #include "base/thread.h"
 #include "train/conductor/trainer_state.h"
 
-#include <math.h>
 #include <stdio.h>
 
 /* --- The table -------------------------------------------------------------------------------- */

@@ -6,8 +6,7 @@
  *
  * Thread: engine.
  */
-#ifndef HZP_TRAIN_CONDUCTOR_DRAW_H
-#define HZP_TRAIN_CONDUCTOR_DRAW_H
+#pragma once
 
 #include "nanobatch/model/work.h"
 #include "train/table/sample_queue.h"
@@ -43,5 +42,3 @@ struct hzp_draw_limits {
  * for that many rows. */
 void hzp_draw_pack(struct hzp_draw *d, struct hzp_sample_queue *queue,
                    const struct hzp_draw_limits *limits, struct hzp_micro *micro);
-
-#endif

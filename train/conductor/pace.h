@@ -11,8 +11,7 @@
  *
  * Thread: engine; a value.
  */
-#ifndef HZP_TRAIN_CONDUCTOR_PACE_H
-#define HZP_TRAIN_CONDUCTOR_PACE_H
+#pragma once
 
 #include "base/base.h"
 
@@ -33,5 +32,3 @@ double hzp_pace_rate(const struct hzp_pace *pace, uint64_t now_ns);
 
 /* How long there has been work without progress; 0: there is none. */
 uint64_t hzp_pace_stalled(const struct hzp_pace *pace, uint64_t now_ns);
-
-#endif

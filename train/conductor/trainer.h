@@ -58,8 +58,7 @@
  * Thread: engine, except pause, finish, read_stats and load_rest: any; and where a function says
  * so.
  */
-#ifndef HZP_TRAIN_CONDUCTOR_TRAINER_H
-#define HZP_TRAIN_CONDUCTOR_TRAINER_H
+#pragma once
 
 #include "base/thread.h"
 #include "mesh/link.h"
@@ -292,5 +291,3 @@ int hzp_trainer_load_begin(struct hzp_trainer *t, struct hzp_version *v, const c
                            struct hzp_err_text *reterr);
 int hzp_trainer_load_rest(struct hzp_trainer *t, const atomic_bool *stop,
                           struct hzp_err_text *reterr);
-
-#endif

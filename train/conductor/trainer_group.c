@@ -12,7 +12,6 @@
 #include "train/learner/whole.h"
 #include "train/conductor/trainer_state.h"
 
-#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 

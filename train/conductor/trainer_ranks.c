@@ -7,8 +7,6 @@
 #include "train/learner/start_state.h"
 #include "train/conductor/trainer_state.h"
 
-#include <stdlib.h>
-
 /* --- Work ---------------------------------------------------------------------------------------
  * */
 

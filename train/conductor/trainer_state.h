@@ -3,8 +3,7 @@
  *
  * Thread: see the comments in the struct.
  */
-#ifndef HZP_TRAIN_CONDUCTOR_TRAINER_STATE_H
-#define HZP_TRAIN_CONDUCTOR_TRAINER_STATE_H
+#pragma once
 
 #include "base/thread.h"
 #include "train/conductor/draw.h"
@@ -271,5 +270,3 @@ void hzp_trainer_state_numbers(struct hzp_trainer *t, const struct hzp_version *
                                struct hzp_trainer_numbers *ret);
 /* What is left of a checkpoint's state is not read any more. */
 void hzp_trainer_drop_rest(struct hzp_trainer *t);
-
-#endif

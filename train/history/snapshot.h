@@ -12,8 +12,7 @@
  *
  * Thread: one at a time; take: the one that froze the trainer.
  */
-#ifndef HZP_TRAIN_HISTORY_SNAPSHOT_H
-#define HZP_TRAIN_HISTORY_SNAPSHOT_H
+#pragma once
 
 #include "train/conductor/trainer.h"
 
@@ -46,5 +45,3 @@ int hzp_snapshot_save(const struct hzp_snapshot *s, const char *dir, const char 
 /* Unit u of the copied version; see struct hzp_unit_source. */
 int hzp_snapshot_read_weights(void *snapshot, int32_t u, const void **ret,
                               struct hzp_err_text *reterr);
-
-#endif

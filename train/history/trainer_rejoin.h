@@ -15,8 +15,7 @@
  * any but the engine's, that of checkpoints, because while ranks are missing nothing can be saved;
  * set_rejoins, rejoins, parting: any.
  */
-#ifndef HZP_TRAIN_HISTORY_TRAINER_REJOIN_H
-#define HZP_TRAIN_HISTORY_TRAINER_REJOIN_H
+#pragma once
 
 #include "train/conductor/trainer.h"
 
@@ -30,5 +29,3 @@ int hzp_trainer_link_closed(void *trainer, const struct hzp_border *border);
  * HZP_EIO: the link failed; HZP_ECANCELED: the loop has ended; other errors name the rank. */
 int hzp_trainer_give(struct hzp_trainer *t, struct hzp_link *link, const char *dir,
                      struct hzp_err_text *reterr);
-
-#endif

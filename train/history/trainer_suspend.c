@@ -6,7 +6,6 @@
 #include "nanobatch/model/update.h"
 #include "train/conductor/trainer_state.h"
 
-#include <math.h>
 #include <string.h>
 
 /* --- Suspending learning ---------------------------------------------------------------------- */

@@ -14,8 +14,7 @@
  * Thread: any but the engine's, one at a time: the one that suspends; suspend, resume,
  * publish_older and tell_marks: engine.
  */
-#ifndef HZP_TRAIN_HISTORY_TRAINER_SUSPEND_H
-#define HZP_TRAIN_HISTORY_TRAINER_SUSPEND_H
+#pragma once
 
 #include "train/conductor/trainer.h"
 
@@ -67,5 +66,3 @@ int hzp_trainer_restore_ranks(struct hzp_trainer *t, const struct hzp_version *v
 void hzp_trainer_stop_learning(struct hzp_trainer *t);
 /* It has stopped so, or because its weights are not finite: its state is not to be saved. */
 bool hzp_trainer_stopped(struct hzp_trainer *t);
-
-#endif

@@ -19,8 +19,7 @@
  *
  * Thread: engine, except read_stats: any.
  */
-#ifndef HZP_TRAIN_LEARNER_BY_LINK_H
-#define HZP_TRAIN_LEARNER_BY_LINK_H
+#pragma once
 
 #include "train/learner/learner.h"
 
@@ -51,5 +50,3 @@ struct hzp_learner_by_link_stats {
 };
 void hzp_learner_by_link_read_stats(struct hzp_learner_by_link *b,
                                     struct hzp_learner_by_link_stats *ret);
-
-#endif

@@ -20,8 +20,7 @@
  *
  * Thread: engine.
  */
-#ifndef HZP_TRAIN_LEARNER_BY_STEP_H
-#define HZP_TRAIN_LEARNER_BY_STEP_H
+#pragma once
 
 #include "nanobatch/step_record.h"
 #include "train/learner/learner.h"
@@ -57,5 +56,3 @@ struct hzp_learner_by_step_stats {
 };
 void hzp_learner_by_step_read_stats(const struct hzp_learner_by_step *b,
                                     struct hzp_learner_by_step_stats *ret);
-
-#endif

@@ -157,11 +157,6 @@ int32_t hzp_collectives_ranks(const struct hzp_collectives *x)
     return x->config.shards.groups.ranks;
 }
 
-int32_t hzp_collectives_rank(const struct hzp_collectives *x)
-{
-    return x->config.shards.rank;
-}
-
 int32_t hzp_collectives_position(const struct hzp_collectives *x)
 {
     const struct hzp_shards *shards = &x->config.shards;
@@ -239,15 +234,15 @@ bool hzp_collectives_may_send(const struct hzp_collectives *x)
     return x->sent_entry < x->list.done || hzp_transfers_done(&x->list);
 }
 
-static int32_t add_broadcast(struct hzp_collectives *x, enum hzp_mem where, void *data,
-                             size_t bytes, enum hzp_collectives_tag tag)
+static int32_t add_broadcast(struct hzp_collectives *x, void *data, size_t bytes,
+                             enum hzp_collectives_tag tag)
 {
     struct hzp_transfer what = {.op = HZP_BROADCAST,
                                 .type = HZP_WIRE_BYTE,
                                 .count = bytes,
                                 .recv = data,
                                 .idle = tag == HZP_TAG_WORK,
-                                .host = where == HZP_MEM_HOST,
+                                .host = true,
                                 .tag = hzp_collectives_tag(tag, 0)};
     return hzp_transfers_add(&x->list, &what, 0);
 }
@@ -265,17 +260,16 @@ void hzp_collectives_send(struct hzp_collectives *x, const struct hzp_work *work
                       x->work.micros);
     hzp_work_write(&x->work, NULL, x->wire.head);
     x->wire.sum = hzp_work_sum(x->wire.head, sizeof(x->wire.head), x->follow.data, x->follow.bytes);
-    x->sent_entry = add_broadcast(x, HZP_MEM_HOST, &x->wire, sizeof(x->wire), HZP_TAG_WORK);
+    x->sent_entry = add_broadcast(x, &x->wire, sizeof(x->wire), HZP_TAG_WORK);
     if (x->work.follow)
-        x->sent_entry =
-            add_broadcast(x, HZP_MEM_HOST, x->follow.data, x->follow.bytes, HZP_TAG_FOLLOW);
+        x->sent_entry = add_broadcast(x, x->follow.data, x->follow.bytes, HZP_TAG_FOLLOW);
 }
 
 void hzp_collectives_listen(struct hzp_collectives *x)
 {
     hzp_assert_engine_thread();
     hzp_collectives_append(x);
-    add_broadcast(x, HZP_MEM_HOST, &x->wire, sizeof(x->wire), HZP_TAG_WORK);
+    add_broadcast(x, &x->wire, sizeof(x->wire), HZP_TAG_WORK);
 }
 
 /* The work and what follows it are complete. */
@@ -302,7 +296,7 @@ void hzp_collectives_listen_follow(struct hzp_collectives *x)
     hzp_assert_engine_thread();
     hzp_collectives_append(x);
     hzp_works_reserve(&x->follow, (size_t)x->work.follow);
-    add_broadcast(x, HZP_MEM_HOST, x->follow.data, (size_t)x->work.follow, HZP_TAG_FOLLOW);
+    add_broadcast(x, x->follow.data, (size_t)x->work.follow, HZP_TAG_FOLLOW);
 }
 
 int hzp_collectives_hear_follow(struct hzp_collectives *x, struct hzp_works *ret,
@@ -312,40 +306,6 @@ int hzp_collectives_hear_follow(struct hzp_collectives *x, struct hzp_works *ret
     HZP_TRY(check_sum(x, reterr));
     hzp_works_receive(ret, x->follow.data, (size_t)x->work.follow, x->work.micros);
     return HZP_OK;
-}
-
-/* --- The start -------------------------------------------------------------------------------- */
-
-static int wait_for(struct hzp_collectives *x, struct hzp_err_text *reterr)
-{
-    int r = hzp_collectives_wait(x);
-    return r < 0 ? hzp_fail(reterr, r, "%s", hzp_collectives_error(x)) : HZP_OK;
-}
-
-int hzp_collectives_broadcast(struct hzp_collectives *x, enum hzp_mem where, void *data,
-                              size_t bytes, struct hzp_err_text *reterr)
-{
-    hzp_assert_engine_thread();
-    hzp_collectives_append(x);
-    add_broadcast(x, where, data, bytes, HZP_TAG_SHARE);
-    return wait_for(x, reterr);
-}
-
-int hzp_collectives_agree(struct hzp_collectives *x, const void *mine, size_t bytes, void *all,
-                          struct hzp_err_text *reterr)
-{
-    hzp_assert_engine_thread();
-    struct hzp_transfer what = {.op = HZP_ALL_GATHER,
-                                .type = HZP_WIRE_BYTE,
-                                .group = x->group[HZP_GROUP_RANKS],
-                                .count = bytes,
-                                .send = mine,
-                                .recv = all,
-                                .host = true,
-                                .tag = hzp_collectives_tag(HZP_TAG_AGREE, 0)};
-    hzp_collectives_append(x);
-    hzp_transfers_add(&x->list, &what, 0);
-    return wait_for(x, reterr);
 }
 
 /* --- A micro-batch ---------------------------------------------------------------------------- */

@@ -38,8 +38,7 @@
  *
  * Thread: engine; error and stage: also the thread for which a gather has ended.
  */
-#ifndef HZP_TRAIN_COLLECTIVES_H
-#define HZP_TRAIN_COLLECTIVES_H
+#pragma once
 
 #include "nanobatch/model/backward.h"
 #include "nanobatch/model/gather.h"
@@ -64,9 +63,8 @@ int hzp_collectives_create(const struct hzp_collectives_config *config,
                            struct hzp_collectives **ret, struct hzp_err_text *reterr);
 void hzp_collectives_destroy(struct hzp_collectives *x); /* NULL: no effect */
 
-/* How many ranks there are, and this one's number. */
+/* How many ranks there are. */
 int32_t hzp_collectives_ranks(const struct hzp_collectives *x);
-int32_t hzp_collectives_rank(const struct hzp_collectives *x);
 int32_t hzp_collectives_position(const struct hzp_collectives *x); /* this rank's, in a round */
 
 /* --- Work ------------------------------------------------------------------------------------- */
@@ -189,14 +187,5 @@ void hzp_collectives_fail(struct hzp_collectives *x, const char *why);
 bool hzp_collectives_quiet(const struct hzp_collectives *x);
 struct hzp_link *hzp_collectives_link(const struct hzp_collectives *x);
 
-/* For the start, on all ranks: broadcasts rank 0's bytes; gathers `bytes` of each rank into all, by
- * position, in host memory.  They wait.  HZP_EIO. */
-int hzp_collectives_broadcast(struct hzp_collectives *x, enum hzp_mem where, void *data,
-                              size_t bytes, struct hzp_err_text *reterr);
-int hzp_collectives_agree(struct hzp_collectives *x, const void *mine, size_t bytes, void *all,
-                          struct hzp_err_text *reterr);
-
 /* The list; for the limit of what may be offered, and for tests. */
 struct hzp_transfers *hzp_collectives_transfers(struct hzp_collectives *x);
-
-#endif

@@ -95,15 +95,8 @@ void hzp_collectives_compare(struct hzp_collectives *x, const struct hzp_rank_fi
     hzp_collectives_empty_ring(x);
     x->filled = *mine;
     x->filled.rank = x->config.shards.rank;
-    struct hzp_transfer what = {.op = HZP_ALL_GATHER,
-                                .type = HZP_WIRE_BYTE,
-                                .group = x->group[HZP_GROUP_RANKS],
-                                .count = sizeof(x->filled),
-                                .send = &x->filled,
-                                .recv = x->all_filled,
-                                .host = true,
-                                .tag = hzp_collectives_tag(HZP_TAG_COMPARE, 0)};
-    hzp_transfers_add(&x->list, &what, 0);
+    hzp_transfers_gather(&x->list, x->group[HZP_GROUP_RANKS], &x->filled, sizeof(x->filled),
+                         x->all_filled, hzp_collectives_tag(HZP_TAG_COMPARE, 0), 0);
     struct hzp_transfers_entry *entry = hzp_transfers_newest(&x->list);
     entry->then = compare;
     entry->ctx = x;

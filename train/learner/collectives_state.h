@@ -4,8 +4,7 @@
  *
  * Thread: engine.
  */
-#ifndef HZP_TRAIN_COLLECTIVES_STATE_H
-#define HZP_TRAIN_COLLECTIVES_STATE_H
+#pragma once
 
 #include "nanobatch/model/train_space_state.h"
 #include "train/learner/collectives.h"
@@ -25,8 +24,6 @@ enum hzp_collectives_tag {
     HZP_TAG_STATE,
     HZP_TAG_FILL,
     HZP_TAG_COMPARE,
-    HZP_TAG_SHARE,
-    HZP_TAG_AGREE,
     HZP_TAG_READY,
 };
 
@@ -112,5 +109,3 @@ void hzp_collectives_empty_ring(struct hzp_collectives *x);
 /* Gathers unit u of version v, after `after` items, if a forward pass begins with it. */
 void hzp_collectives_gather_first(struct hzp_collectives *x, const struct hzp_version *v, int32_t u,
                                   int32_t after);
-
-#endif

@@ -14,15 +14,9 @@
 /* Returns the transfer. */
 static int32_t add_losses(struct hzp_collectives *x)
 {
-    struct hzp_transfer what = {.op = HZP_ALL_GATHER,
-                                .type = HZP_WIRE_BYTE,
-                                .group = x->group[HZP_GROUP_RANKS],
-                                .count = (size_t)x->rounds * sizeof(*x->loss),
-                                .send = x->loss,
-                                .recv = x->losses,
-                                .host = true,
-                                .tag = hzp_collectives_tag(HZP_TAG_LOSS, 0)};
-    return hzp_transfers_add(&x->list, &what, 0);
+    return hzp_transfers_gather(&x->list, x->group[HZP_GROUP_RANKS], x->loss,
+                                (size_t)x->rounds * sizeof(*x->loss), x->losses,
+                                hzp_collectives_tag(HZP_TAG_LOSS, 0), 0);
 }
 
 static int add_squares(void *ctx, struct hzp_err_text *reterr)
@@ -38,15 +32,9 @@ static int32_t gather_squares(struct hzp_collectives *x, int32_t after)
     struct hzp_train_space *s = x->config.space;
     if (!s->square)
         return -1;
-    struct hzp_transfer what = {.op = HZP_ALL_GATHER,
-                                .type = HZP_WIRE_BYTE,
-                                .group = x->group[HZP_GROUP_STATE],
-                                .count = s->square_count * sizeof(double),
-                                .send = s->square,
-                                .recv = s->squares,
-                                .host = true,
-                                .tag = hzp_collectives_tag(HZP_TAG_SQUARES, 0)};
-    int32_t index = hzp_transfers_add(&x->list, &what, after);
+    int32_t index = hzp_transfers_gather(&x->list, x->group[HZP_GROUP_STATE], s->square,
+                                         s->square_count * sizeof(double), s->squares,
+                                         hzp_collectives_tag(HZP_TAG_SQUARES, 0), after);
     struct hzp_transfers_entry *entry = hzp_transfers_newest(&x->list);
     entry->then = add_squares;
     entry->ctx = x;
@@ -174,15 +162,9 @@ static bool has_audited(void *ctx)
 static void add_result(struct hzp_collectives *x)
 {
     HZP_ASSERT(sizeof(struct hzp_rank_result) == offsetof(struct hzp_update_result, elsewhere));
-    struct hzp_transfer what = {.op = HZP_ALL_GATHER,
-                                .type = HZP_WIRE_BYTE,
-                                .group = x->group[HZP_GROUP_RANKS],
-                                .count = sizeof(struct hzp_rank_result),
-                                .send = x->config.space->result,
-                                .recv = x->results,
-                                .host = true,
-                                .tag = hzp_collectives_tag(HZP_TAG_RESULT, 0)};
-    hzp_transfers_add(&x->list, &what, 0);
+    hzp_transfers_gather(&x->list, x->group[HZP_GROUP_RANKS], x->config.space->result,
+                         sizeof(struct hzp_rank_result), x->results,
+                         hzp_collectives_tag(HZP_TAG_RESULT, 0), 0);
     struct hzp_transfers_entry *entry = hzp_transfers_newest(&x->list);
     entry->ready = has_audited;
     entry->then = compare_results;

@@ -23,8 +23,7 @@
  *
  * Thread: engine.
  */
-#ifndef HZP_TRAIN_LEARNER_LEARNER_H
-#define HZP_TRAIN_LEARNER_LEARNER_H
+#pragma once
 
 #include "nanobatch/model/operations.h"
 #include "nanobatch/model/ride.h"
@@ -191,5 +190,3 @@ void hzp_learner_drop_chain(struct hzp_learner *l);
 /* The ranks beside this one are lost and their link is closed: the chain and the tail are given up,
  * none of whose items is in flight. */
 void hzp_learner_part(struct hzp_learner *l);
-
-#endif

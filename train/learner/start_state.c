@@ -17,11 +17,8 @@ struct header {
     int32_t whole, state; /* 1: units follow; 1: so does the optimizer's state */
 };
 
-/* How one rank has fared. */
-struct outcome {
-    int32_t result, rank;
-    char text[200];
-};
+/* Marks the link's transfers. */
+enum { TAG = 0x7353 };
 
 /* The optimizer's state as it is named in the file. */
 static const struct {
@@ -39,31 +36,33 @@ static const struct hzp_units *part_of(const struct hzp_train_space *space, int 
     return units->layout ? units : NULL; /* F32 models have no residuals */
 }
 
-/* Tells the others how this rank has fared, and hears how they have. */
-static int agree(const struct hzp_start_state *s, int result, const struct hzp_err_text *mine,
-                 struct hzp_err_text *reterr)
+/* Broadcasts are the same calls on all ranks; of the state and weights in the device's memory. */
+static int broadcast(const struct hzp_start_state *s, void *data, size_t bytes,
+                     struct hzp_err_text *reterr)
 {
-    int32_t ranks = hzp_collectives_ranks(s->collectives);
-    struct outcome own = {.result = result, .rank = hzp_collectives_rank(s->collectives)};
-    struct outcome *all = hzp_xcalloc((size_t)ranks, sizeof(*all));
-    snprintf(own.text, sizeof(own.text), "%.190s",
-             mine->text[0] ? mine->text : hzp_err_name(result));
-    int r = hzp_collectives_agree(s->collectives, &own, sizeof(own), all, reterr);
-    for (int32_t i = 0; i < ranks && r >= 0; i++)
-        if (all[i].result < 0)
-            r = hzp_fail(reterr, all[i].result, "rank %d: %s", all[i].rank, all[i].text);
-    free(all);
-    return r;
+    struct hzp_transfer t = {.op = HZP_BROADCAST, .count = bytes, .recv = data, .tag = TAG};
+    return hzp_link_move(hzp_collectives_link(s->collectives), &t, reterr);
 }
 
-/* A broadcast is the same call on all ranks. */
+static int broadcast_header(const struct hzp_start_state *s, struct header *header,
+                            struct hzp_err_text *reterr)
+{
+    return hzp_link_broadcast(hzp_collectives_link(s->collectives), 0, header, sizeof(*header), TAG,
+                              reterr);
+}
+
+static int agree(const struct hzp_start_state *s, int result, const struct hzp_err_text *own,
+                 struct hzp_err_text *reterr)
+{
+    return hzp_link_agree(hzp_collectives_link(s->collectives), result, own, TAG, reterr);
+}
+
 static int broadcast_units(struct hzp_start_state *s, const struct hzp_units *units,
                            struct hzp_err_text *reterr)
 {
     for (int32_t u = 0; u < units->layout->units; u++) {
         struct hzp_unit_view view = hzp_unit_view(units, u);
-        HZP_TRY(hzp_collectives_broadcast(s->collectives, HZP_MEM_DEVICE, view.base,
-                                          hzp_unit_bytes(&view), reterr));
+        HZP_TRY(broadcast(s, view.base, hzp_unit_bytes(&view), reterr));
     }
     return HZP_OK;
 }
@@ -89,7 +88,7 @@ static int send_tensor(struct hzp_start_state *s, const struct hzp_st_tensor *te
         int r = hzp_device_copy(s->model->dev, stage, whole, bytes);
         if (r < 0)
             return device_failed(r, reterr);
-        HZP_TRY(hzp_collectives_broadcast(s->collectives, HZP_MEM_DEVICE, stage, bytes, reterr));
+        HZP_TRY(broadcast(s, stage, bytes, reterr));
         at += n;
     }
     return HZP_OK;
@@ -134,8 +133,7 @@ int hzp_start_state_send(struct hzp_start_state *s, struct hzp_err_text *reterr)
     int r;
     HZP_TRY(open_state(s, &st, reterr));
     HZP_TRY_GOTO(hzp_units_checksum(s->model->dev, units, &header.checksum));
-    HZP_TRY_GOTO(
-        hzp_collectives_broadcast(s->collectives, HZP_MEM_HOST, &header, sizeof(header), reterr));
+    HZP_TRY_GOTO(broadcast_header(s, &header, reterr));
     if (header.whole)
         HZP_TRY_GOTO(broadcast_units(s, units, reterr));
     if (header.whole && header.state)
@@ -161,8 +159,7 @@ static int receive_state(struct hzp_start_state *s, struct hzp_err_text *reterr)
         size_t size = hzp_dtype_size(units->type);
         for (int32_t u = 0; u < layout->units; u++) {
             struct hzp_unit_view view = hzp_unit_view(units, u);
-            HZP_TRY(hzp_collectives_broadcast(s->collectives, HZP_MEM_DEVICE, stage,
-                                              view.elements * size, reterr));
+            HZP_TRY(broadcast(s, stage, view.elements * size, reterr));
             int r = hzp_device_copy(s->model->dev, view.base, stage + view.part.first * size,
                                     hzp_unit_bytes(&view));
             if (r < 0)
@@ -194,8 +191,7 @@ int hzp_start_state_receive(struct hzp_start_state *s, struct hzp_err_text *rete
     const struct hzp_units *units = hzp_version_units(s->model->weights, s->version);
     struct hzp_err_text text = {{0}, {0}};
     struct header header;
-    HZP_TRY(
-        hzp_collectives_broadcast(s->collectives, HZP_MEM_HOST, &header, sizeof(header), reterr));
+    HZP_TRY(broadcast_header(s, &header, reterr));
     if (header.elements != (int64_t)s->model->layout->elements ||
         header.whole != hzp_units_whole(units))
         return hzp_fail(reterr, HZP_EINVAL,
@@ -205,8 +201,6 @@ int hzp_start_state_receive(struct hzp_start_state *s, struct hzp_err_text *rete
     s->version_id = header.version_id;
     if (header.whole) {
         r = receive(s, &header, &text);
-        if (r == HZP_EIO && hzp_collectives_error(s->collectives)[0])
-            return hzp_fail(reterr, r, "%s", hzp_collectives_error(s->collectives));
         s->optimizer_step = header.optimizer_step;
     } else if (s->optimizer_step != header.optimizer_step) {
         r = hzp_fail(&text, HZP_EINVAL,

@@ -11,8 +11,7 @@
  *
  * Thread: engine.
  */
-#ifndef HZP_TRAIN_START_STATE_H
-#define HZP_TRAIN_START_STATE_H
+#pragma once
 
 #include "train/learner/collectives.h"
 
@@ -30,5 +29,3 @@ struct hzp_start_state {
 /* Rank 0, and the others.  HZP_EIO: the link failed; other errors name the rank that failed. */
 int hzp_start_state_send(struct hzp_start_state *s, struct hzp_err_text *reterr);
 int hzp_start_state_receive(struct hzp_start_state *s, struct hzp_err_text *reterr);
-
-#endif

@@ -4,7 +4,6 @@
  * slice, so the link stays in step and all ranks end with the same error. */
 #include "train/learner/tensor_state.h"
 
-#include "base/arena.h"
 #include "train/learner/whole.h"
 #include "weights/tensor_slice.h"
 
@@ -66,38 +65,13 @@ static struct hzp_unit_view slice_view(const struct work *w, enum hzp_state_part
 static int broadcast(struct work *w, int root, void *data, size_t bytes,
                      struct hzp_err_text *reterr)
 {
-    struct hzp_transfer t = {.op = HZP_BROADCAST,
-                             .type = HZP_WIRE_BYTE,
-                             .root = root,
-                             .count = bytes,
-                             .recv = data,
-                             .host = true,
-                             .tag = TAG};
-    hzp_ticket ticket;
-    HZP_TRY(hzp_link_post(w->s->link, &t, &ticket, reterr));
-    return hzp_link_wait(w->s->link, ticket, reterr);
+    return hzp_link_broadcast(w->s->link, root, data, bytes, TAG, reterr);
 }
 
 /* Every rank says how it has fared, and fails as the first that failed. */
 static int agree(struct work *w, const struct outcome *own, struct hzp_err_text *reterr)
 {
-    struct outcome *all = hzp_xcalloc((size_t)w->ranks, sizeof(*all));
-    struct hzp_transfer t = {.op = HZP_ALL_GATHER,
-                             .type = HZP_WIRE_BYTE,
-                             .count = sizeof(*own),
-                             .send = own,
-                             .recv = all,
-                             .host = true,
-                             .tag = TAG + 1};
-    hzp_ticket ticket;
-    int r = hzp_link_post(w->s->link, &t, &ticket, reterr);
-    if (r >= 0)
-        r = hzp_link_wait(w->s->link, ticket, reterr);
-    for (int32_t i = 0; i < w->ranks && r >= 0; i++)
-        if (all[i].code < 0)
-            r = hzp_fail(reterr, all[i].code, "rank %d: %.480s", i, all[i].text.text);
-    free(all);
-    return r;
+    return hzp_link_agree(w->s->link, own->code, &own->text, TAG + 1, reterr);
 }
 
 /* --- Slices ----------------------------------------------------------------------------------- */

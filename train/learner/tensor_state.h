@@ -12,8 +12,7 @@
  *
  * Thread: the link's, on every rank.
  */
-#ifndef HZP_TRAIN_TENSOR_STATE_H
-#define HZP_TRAIN_TENSOR_STATE_H
+#pragma once
 
 #include "mesh/link.h"
 #include "nanobatch/model/train_space.h"
@@ -40,5 +39,3 @@ struct hzp_tensor_state {
 int hzp_tensor_state_load(const struct hzp_tensor_state *s, struct hzp_version *v, const char *dir,
                           bool same_recipe, struct hzp_trainer_numbers *ret, char *ret_note,
                           struct hzp_err_text *reterr);
-
-#endif

@@ -6,8 +6,7 @@
  *
  * Thread: the owner's.
  */
-#ifndef HZP_TRAIN_LEARNER_WHOLE_H
-#define HZP_TRAIN_LEARNER_WHOLE_H
+#pragma once
 
 #include "nanobatch/model/gather.h"
 #include "train/state/state_file.h"
@@ -31,5 +30,3 @@ void hzp_whole_close(struct hzp_whole *w); /* zeroed: no effect */
  * what all ranks must have alike is not as rank 0 has it. */
 int hzp_whole_join(struct hzp_whole *w, enum hzp_state_part part, int32_t u, int32_t rank,
                    const void *slice);
-
-#endif

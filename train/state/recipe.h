@@ -3,8 +3,7 @@
  *
  * Thread: any.
  */
-#ifndef HZP_TRAIN_STATE_RECIPE_H
-#define HZP_TRAIN_STATE_RECIPE_H
+#pragma once
 
 #include "base/err.h"
 #include "nanobatch/model/path.h"
@@ -65,5 +64,3 @@ int32_t hzp_recipe_rows(const struct hzp_recipe *recipe);
 
 /* HZP_EINVAL names the field that is out of range (HZP_F32 or HZP_BF16 moments, ...). */
 int hzp_recipe_check(const struct hzp_recipe *recipe, struct hzp_err_text *reterr);
-
-#endif

@@ -10,8 +10,7 @@
  *
  * Thread: any, one at a time for each source, sink and file.
  */
-#ifndef HZP_TRAIN_STATE_STATE_FILE_H
-#define HZP_TRAIN_STATE_STATE_FILE_H
+#pragma once
 
 #include "nanobatch/model/gather.h"
 #include "train/state/recipe.h"
@@ -106,5 +105,3 @@ int hzp_trainer_read_numbers(const char *dir, struct hzp_trainer_numbers *ret,
  * as in the version's record. */
 int hzp_trainer_verify(const char *dir, const struct hzp_layout *layout, uint64_t weights_checksum,
                        int64_t *ret_learned_through, struct hzp_err_text *reterr);
-
-#endif

@@ -3,8 +3,7 @@
  *
  * Thread: as state_file.h.
  */
-#ifndef HZP_TRAIN_STATE_STATE_FILE_PARTS_H
-#define HZP_TRAIN_STATE_STATE_FILE_PARTS_H
+#pragma once
 
 #include "train/state/state_file.h"
 #include "weights/safetensors.h"
@@ -17,5 +16,3 @@ enum hzp_disk_type hzp_state_disk_type(const struct hzp_units *units);
  * moments' type counts. */
 int hzp_state_compare_recipe(const struct hzp_recipe *recipe, const struct hzp_safetensors *st,
                              const char *path, bool all, struct hzp_err_text *reterr);
-
-#endif

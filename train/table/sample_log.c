@@ -5,6 +5,8 @@
 #include "base/hash.h"
 
 #include <limits.h>
+#include <math.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -75,37 +77,22 @@ static const char schema7[] =
 
 #define NEWEST_CHECKPOINT "(SELECT name FROM checkpoints ORDER BY id DESC LIMIT 1)"
 
-static const char *const statement_sql[HZP_LOG_SQL_COUNT] = {
-    [HZP_LOG_SQL_APPEND] = "INSERT INTO samples VALUES (?1, ?2, ?3, ?4)",
-    [HZP_LOG_SQL_READ] =
-        ("SELECT sequence_number, count, data, checksum, done, learned FROM samples"
-         " LEFT JOIN passes ON name = " NEWEST_CHECKPOINT " AND passes.last >= sequence_number"
-         " AND passes.first = (SELECT max(first) FROM passes WHERE name = " NEWEST_CHECKPOINT
-         " AND first <= sequence_number)"
-         " WHERE sequence_number > ?1"
-         " AND sequence_number NOT IN (SELECT sequence_number FROM failed)"
-         " AND NOT EXISTS (SELECT 1 FROM marks WHERE marks.last >= sequence_number"
-         " AND marks.first <= sequence_number)"
-         " ORDER BY sequence_number LIMIT ?2"),
-    [HZP_LOG_SQL_VERSION] =
-        ("INSERT INTO versions (id, optimizer_step, published_unix_ms, loss, checksum,"
-         " learned_through, learned_more, learned, parent, gate_before, gate_after)"
-         " VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11)"),
-    [HZP_LOG_SQL_CHECKPOINT] = "INSERT OR REPLACE INTO checkpoints VALUES (?1, ?2, ?3)",
-    [HZP_LOG_SQL_CHECKPOINTS] =
-        "SELECT id, learned_through, name FROM checkpoints ORDER BY id DESC LIMIT ?1",
-    [HZP_LOG_SQL_PASSES] = "INSERT OR REPLACE INTO passes VALUES (?1, ?2, ?3, ?4, ?5)",
-    [HZP_LOG_SQL_FORGET] = "DELETE FROM checkpoints WHERE id = ?1",
-    [HZP_LOG_SQL_FIND_BODY] = "SELECT digest, first, count FROM bodies WHERE key = ?1",
-    [HZP_LOG_SQL_ADD_BODY] = "INSERT INTO bodies VALUES (?1, ?2, ?3, ?4, ?5)",
-    [HZP_LOG_SQL_DROP_BODIES] = "DELETE FROM bodies WHERE unix_ms < ?1",
-    [HZP_LOG_SQL_ADD_FAILED] = "INSERT OR REPLACE INTO failed VALUES (?1, ?2, ?3)",
-    [HZP_LOG_SQL_FAILED] =
-        ("SELECT sequence_number FROM failed WHERE sequence_number BETWEEN ?1 AND ?2"
-         " ORDER BY sequence_number"),
-    [HZP_LOG_SQL_GET_META] = "SELECT value FROM meta WHERE key = ?1",
-    [HZP_LOG_SQL_SET_META] = "INSERT OR REPLACE INTO meta VALUES (?1, ?2)",
-};
+static const struct {
+    int version;
+    const char *sql;
+} schemas[] = {{1, schema},  {2, schema2}, {3, schema3},
+               {5, schema5}, {6, schema6}, {SCHEMA_VERSION, schema7}};
+
+static const char sql_read[] =
+    "SELECT sequence_number, count, data, checksum, done, learned FROM samples"
+    " LEFT JOIN passes ON name = " NEWEST_CHECKPOINT " AND passes.last >= sequence_number"
+    " AND passes.first = (SELECT max(first) FROM passes WHERE name = " NEWEST_CHECKPOINT
+    " AND first <= sequence_number)"
+    " WHERE sequence_number > ?1"
+    " AND sequence_number NOT IN (SELECT sequence_number FROM failed)"
+    " AND NOT EXISTS (SELECT 1 FROM marks WHERE marks.last >= sequence_number"
+    " AND marks.first <= sequence_number)"
+    " ORDER BY sequence_number LIMIT ?2";
 
 /* A sample with room for its arrays; NULL: out of memory. */
 static struct hzp_sample *sample_alloc(int32_t count, bool weighted, bool losses)
@@ -179,18 +166,93 @@ int hzp_sample_log_exec(struct hzp_sample_log *log, const char *sql, const char 
     return code == SQLITE_OK ? HZP_OK : hzp_sample_log_fail_code(log, code, what, reterr);
 }
 
+/* --- Statements ------------------------------------------------------------------------------- */
+
+static void bind(sqlite3_stmt *s, const char *types, va_list values)
+{
+    for (int i = 1; *types; i++, types++)
+        if (*types == 'i') {
+            sqlite3_bind_int64(s, i, va_arg(values, int64_t));
+        } else if (*types == 't') { /* NULL binds NULL */
+            sqlite3_bind_text(s, i, va_arg(values, const char *), -1, SQLITE_STATIC);
+        } else if (*types == 'b') {
+            const void *bytes = va_arg(values, const void *);
+            sqlite3_bind_blob(s, i, bytes, va_arg(values, int), SQLITE_STATIC);
+        } else {
+            double real = va_arg(values, double);
+            if (isfinite(real)) /* else it is NULL, as all are before */
+                sqlite3_bind_double(s, i, real);
+        }
+}
+
+/* Prepares the statement, unless that was done before. */
+static int prepare(struct hzp_sample_log *log, const char *sql, sqlite3_stmt **ret,
+                   struct hzp_err_text *reterr)
+{
+    int i = 0;
+    while (i < HZP_LOG_KEPT && log->kept[i].sql && log->kept[i].sql != sql)
+        i++;
+    HZP_ASSERT(i < HZP_LOG_KEPT);
+    if (!log->kept[i].sql) {
+        int code = sqlite3_prepare_v3(log->db, sql, -1, SQLITE_PREPARE_PERSISTENT,
+                                      &log->kept[i].statement, NULL);
+        if (code != SQLITE_OK)
+            return hzp_sample_log_fail_code(log, code == SQLITE_ERROR ? SQLITE_CORRUPT : code,
+                                            "reading the tables", reterr);
+        log->kept[i].sql = sql;
+    }
+    *ret = log->kept[i].statement;
+    return HZP_OK;
+}
+
+int hzp_sample_log_query(struct hzp_sample_log *log, const char *sql, sqlite3_stmt **ret,
+                         struct hzp_err_text *reterr, const char *types, ...)
+{
+    va_list values;
+    HZP_TRY(prepare(log, sql, ret, reterr));
+    va_start(values, types);
+    bind(*ret, types, values);
+    va_end(values);
+    return HZP_OK;
+}
+
+int hzp_sample_log_query_end(struct hzp_sample_log *log, sqlite3_stmt *s, int code, int r,
+                             const char *what, struct hzp_err_text *reterr)
+{
+    if (r >= 0 && code != SQLITE_OK && code != SQLITE_ROW && code != SQLITE_DONE)
+        r = hzp_sample_log_fail_code(log, code, what, reterr);
+    sqlite3_reset(s);
+    sqlite3_clear_bindings(s);
+    return r;
+}
+
+int hzp_sample_log_change(struct hzp_sample_log *log, const char *sql, const char *what,
+                          struct hzp_err_text *reterr, const char *types, ...)
+{
+    va_list values;
+    sqlite3_stmt *s;
+    HZP_TRY(prepare(log, sql, &s, reterr));
+    va_start(values, types);
+    bind(s, types, values);
+    va_end(values);
+    return hzp_sample_log_query_end(log, s, sqlite3_step(s), HZP_OK, what, reterr);
+}
+
+void hzp_sample_log_column(sqlite3_stmt *s, int column, char *ret, size_t size)
+{
+    const char *text = (const char *)sqlite3_column_text(s, column);
+    snprintf(ret, size, "%s", text ? text : "");
+}
+
 int hzp_sample_log_number(struct hzp_sample_log *log, const char *sql, int64_t *ret,
                           struct hzp_err_text *reterr)
 {
     sqlite3_stmt *s;
-    int code = sqlite3_prepare_v2(log->db, sql, -1, &s, NULL);
-    if (code == SQLITE_OK) {
-        code = sqlite3_step(s);
-        if (code == SQLITE_ROW)
-            *ret = sqlite3_column_int64(s, 0);
-        sqlite3_finalize(s);
-    }
-    return code == SQLITE_ROW ? HZP_OK : hzp_sample_log_fail_code(log, code, "reading", reterr);
+    HZP_TRY(hzp_sample_log_query(log, sql, &s, reterr, ""));
+    int code = sqlite3_step(s);
+    if (code == SQLITE_ROW)
+        *ret = sqlite3_column_int64(s, 0);
+    return hzp_sample_log_query_end(log, s, code, HZP_OK, "reading", reterr);
 }
 
 int hzp_sample_log_text(struct hzp_sample_log *log, const char *sql, char *ret, size_t size,
@@ -198,22 +260,11 @@ int hzp_sample_log_text(struct hzp_sample_log *log, const char *sql, char *ret, 
 {
     sqlite3_stmt *s;
     ret[0] = '\0';
-    int code = sqlite3_prepare_v2(log->db, sql, -1, &s, NULL);
-    if (code != SQLITE_OK)
-        return hzp_sample_log_fail_code(log, code, "reading", reterr);
-    code = sqlite3_step(s);
-    if (code == SQLITE_ROW) {
-        const char *text = (const char *)sqlite3_column_text(s, 0);
-        size_t length = text ? strlen(text) : 0;
-        length = HZP_MIN(length, size - 1);
-        if (length)
-            memcpy(ret, text, length);
-        ret[length] = '\0';
-    }
-    sqlite3_finalize(s);
-    return code == SQLITE_ROW || code == SQLITE_DONE
-               ? HZP_OK
-               : hzp_sample_log_fail_code(log, code, "reading", reterr);
+    HZP_TRY(hzp_sample_log_query(log, sql, &s, reterr, ""));
+    int code = sqlite3_step(s);
+    if (code == SQLITE_ROW)
+        hzp_sample_log_column(s, 0, ret, size);
+    return hzp_sample_log_query_end(log, s, code, HZP_OK, "reading", reterr);
 }
 
 int hzp_sample_log_end(struct hzp_sample_log *log, int r, const char *what,
@@ -226,60 +277,24 @@ int hzp_sample_log_end(struct hzp_sample_log *log, int r, const char *what,
     return r;
 }
 
-int hzp_sample_log_run(struct hzp_sample_log *log, sqlite3_stmt *s, const char *what,
-                       struct hzp_err_text *reterr)
-{
-    int code = sqlite3_step(s);
-    int r = code == SQLITE_DONE ? HZP_OK : hzp_sample_log_fail_code(log, code, what, reterr);
-    sqlite3_reset(s);
-    sqlite3_clear_bindings(s);
-    return r;
-}
-
 /* --- Opening ---------------------------------------------------------------------------------- */
 
-static int make_schema(struct hzp_sample_log *log, const char *fingerprint,
+/* Makes the tables (from: 0), or those of an earlier version into these. */
+static int make_tables(struct hzp_sample_log *log, int64_t from, const char *fingerprint,
                        struct hzp_err_text *reterr)
 {
+    const char *what = from ? "upgrading the tables" : "making the tables";
     char pragma[96];
-    HZP_TRY(hzp_sample_log_exec(log, "BEGIN IMMEDIATE", "making the tables", reterr));
-    HZP_TRY(hzp_sample_log_exec(log, schema, "making the tables", reterr));
-    HZP_TRY(hzp_sample_log_exec(log, schema2, "making the tables", reterr));
-    HZP_TRY(hzp_sample_log_exec(log, schema3, "making the tables", reterr));
-    HZP_TRY(hzp_sample_log_exec(log, schema5, "making the tables", reterr));
-    HZP_TRY(hzp_sample_log_exec(log, schema6, "making the tables", reterr));
-    HZP_TRY(hzp_sample_log_exec(log, schema7, "making the tables", reterr));
-    sqlite3_stmt *s;
-    int code =
-        sqlite3_prepare_v2(log->db, "INSERT INTO meta VALUES ('fingerprint', ?1)", -1, &s, NULL);
-    if (code == SQLITE_OK) {
-        sqlite3_bind_text(s, 1, fingerprint, -1, SQLITE_STATIC);
-        code = sqlite3_step(s);
-        sqlite3_finalize(s);
-    }
-    if (code != SQLITE_DONE)
-        return hzp_sample_log_fail_code(log, code, "making the tables", reterr);
+    HZP_TRY(hzp_sample_log_exec(log, "BEGIN IMMEDIATE", what, reterr));
+    for (int i = 0; i < HZP_COUNT(schemas); i++)
+        if (schemas[i].version > from)
+            HZP_TRY(hzp_sample_log_exec(log, schemas[i].sql, what, reterr));
+    if (!from)
+        HZP_TRY(hzp_sample_log_change(log, "INSERT INTO meta VALUES ('fingerprint', ?1)", what,
+                                      reterr, "t", fingerprint));
     sqlite3_snprintf(sizeof(pragma), pragma, "PRAGMA application_id=%d; PRAGMA user_version=%d",
                      APPLICATION_ID, SCHEMA_VERSION);
-    HZP_TRY(hzp_sample_log_exec(log, pragma, "making the tables", reterr));
-    return hzp_sample_log_exec(log, "COMMIT", "making the tables", reterr);
-}
-
-/* A log of an earlier version becomes one of this. */
-static int upgrade(struct hzp_sample_log *log, int64_t from, struct hzp_err_text *reterr)
-{
-    static const char what[] = "upgrading the tables";
-    HZP_TRY(hzp_sample_log_exec(log, "BEGIN IMMEDIATE", what, reterr));
-    if (from < 2)
-        HZP_TRY(hzp_sample_log_exec(log, schema2, what, reterr));
-    if (from < 3)
-        HZP_TRY(hzp_sample_log_exec(log, schema3, what, reterr));
-    if (from < 5)
-        HZP_TRY(hzp_sample_log_exec(log, schema5, what, reterr));
-    if (from < 6)
-        HZP_TRY(hzp_sample_log_exec(log, schema6, what, reterr));
-    HZP_TRY(hzp_sample_log_exec(log, schema7, what, reterr));
-    HZP_TRY(hzp_sample_log_exec(log, "PRAGMA user_version=7", what, reterr));
+    HZP_TRY(hzp_sample_log_exec(log, pragma, what, reterr));
     return hzp_sample_log_exec(log, "COMMIT", what, reterr);
 }
 
@@ -303,14 +318,13 @@ static int check_contents(struct hzp_sample_log *log, const char *fingerprint,
                         "%s: the sample log belongs to another model (%s, this one is %s)",
                         log->path, text[0] ? text : "none named", fingerprint);
     if (schema_version < SCHEMA_VERSION)
-        HZP_TRY(upgrade(log, schema_version, reterr));
+        HZP_TRY(make_tables(log, schema_version, NULL, reterr));
     HZP_TRY(
         hzp_sample_log_number(log, "SELECT max(sequence_number) FROM samples", &log->last, reterr));
     HZP_TRY(hzp_sample_log_number(log, "SELECT count(*) FROM samples", &count, reterr));
-    HZP_TRY(hzp_sample_log_number(log,
-                                  "SELECT max(CAST(value AS INTEGER)) FROM meta"
-                                  " WHERE key = 'samples_after'",
-                                  &before, reterr));
+    HZP_TRY(hzp_sample_log_number(
+        log, "SELECT max(CAST(value AS INTEGER)) FROM meta WHERE key = 'samples_after'", &before,
+        reterr));
     log->last = HZP_MAX(log->last, before);
     HZP_TRY(hzp_sample_log_number(log,
                                   "SELECT max(CAST(value AS INTEGER)) FROM meta"
@@ -349,16 +363,10 @@ int hzp_sample_log_open_database(struct hzp_sample_log *log, const char *file,
     HZP_TRY(hzp_sample_log_exec(log, "PRAGMA journal_mode=WAL; PRAGMA synchronous=FULL", "opening",
                                 reterr));
     if (!tables)
-        HZP_TRY(make_schema(log, fingerprint, reterr));
+        HZP_TRY(make_tables(log, 0, fingerprint, reterr));
     HZP_TRY(check_contents(log, fingerprint, reterr));
-    for (int i = 0; i < HZP_LOG_SQL_COUNT; i++) {
-        code = sqlite3_prepare_v3(log->db, statement_sql[i], -1, SQLITE_PREPARE_PERSISTENT,
-                                  &log->statement[i], NULL);
-        if (code != SQLITE_OK)
-            return hzp_fail(reterr, HZP_EFORMAT, "%s: the sample log is damaged (%s)", log->path,
-                            sqlite3_errmsg(log->db));
-    }
-    return HZP_OK;
+    sqlite3_stmt *reads; /* nearly all tables */
+    return prepare(log, sql_read, &reads, reterr);
 }
 
 int hzp_sample_log_open(const char *path, const char *fingerprint, struct hzp_sample_log **ret,
@@ -389,10 +397,10 @@ static void remove_mark(struct hzp_sample_log *log)
 
 void hzp_sample_log_close_database(struct hzp_sample_log *log)
 {
-    for (int i = 0; i < HZP_LOG_SQL_COUNT; i++)
-        sqlite3_finalize(log->statement[i]);
+    for (int i = 0; i < HZP_LOG_KEPT; i++)
+        sqlite3_finalize(log->kept[i].statement);
     sqlite3_close(log->db);
-    memset(log->statement, 0, sizeof(log->statement));
+    memset(log->kept, 0, sizeof(log->kept));
     log->db = NULL;
 }
 
@@ -486,7 +494,6 @@ static int64_t row_checksum(int64_t number, int64_t count, const void *blob, siz
 static int append_one(struct hzp_sample_log *log, int64_t number, const struct hzp_sample *sample,
                       struct hzp_err_text *reterr)
 {
-    sqlite3_stmt *s = log->statement[HZP_LOG_SQL_APPEND];
     size_t size = blob_size(sample->count, sample->weight, sample->how);
     uint8_t *blob = malloc(size + 1);
     if (!blob || size > INT_MAX) {
@@ -495,26 +502,23 @@ static int append_one(struct hzp_sample_log *log, int64_t number, const struct h
                         sample->count);
     }
     pack_sample(sample, blob);
-    sqlite3_bind_int64(s, 1, number);
-    sqlite3_bind_int64(s, 2, sample->count);
-    sqlite3_bind_int64(s, 4, row_checksum(number, sample->count, blob, size));
-    sqlite3_bind_blob(s, 3, blob, (int)size, free);
-    int code = sqlite3_step(s);
-    sqlite3_reset(s);
-    sqlite3_clear_bindings(s);
-    return code == SQLITE_DONE ? HZP_OK
-                               : hzp_sample_log_fail_code(log, code, "adding a sample", reterr);
+    int r = hzp_sample_log_change(log, "INSERT INTO samples VALUES (?1, ?2, ?3, ?4)",
+                                  "adding a sample", reterr, "iibi", number, (int64_t)sample->count,
+                                  blob, (int)size, row_checksum(number, sample->count, blob, size));
+    free(blob);
+    return r;
 }
 
 /* Under lock: as hzp_sample_log_find_body. */
 static int find_body(struct hzp_sample_log *log, const struct hzp_body_key *key, int64_t *ret_first,
                      int64_t *ret_count, struct hzp_err_text *reterr)
 {
-    sqlite3_stmt *s = log->statement[HZP_LOG_SQL_FIND_BODY];
+    sqlite3_stmt *s;
     int r = 0;
     if (!key->key)
         return 0;
-    sqlite3_bind_text(s, 1, key->key, -1, SQLITE_STATIC);
+    HZP_TRY(hzp_sample_log_query(log, "SELECT digest, first, count FROM bodies WHERE key = ?1", &s,
+                                 reterr, "t", key->key));
     int code = sqlite3_step(s);
     if (code == SQLITE_ROW && sqlite3_column_int64(s, 0) != (int64_t)key->digest) {
         r = hzp_fail(reterr, HZP_EINVAL, "the idempotency key \"%s\" came with another body before",
@@ -523,12 +527,8 @@ static int find_body(struct hzp_sample_log *log, const struct hzp_body_key *key,
         *ret_first = sqlite3_column_int64(s, 1);
         *ret_count = sqlite3_column_int64(s, 2);
         r = 1;
-    } else if (code != SQLITE_DONE) {
-        r = hzp_sample_log_fail_code(log, code, "reading bodies", reterr);
     }
-    sqlite3_reset(s);
-    sqlite3_clear_bindings(s);
-    return r;
+    return hzp_sample_log_query_end(log, s, code, r, "reading bodies", reterr);
 }
 
 int hzp_sample_log_find_body(struct hzp_sample_log *log, const struct hzp_body_key *key,
@@ -544,16 +544,11 @@ static int add_body(struct hzp_sample_log *log, const struct hzp_body_key *key, 
                     int32_t count, struct hzp_err_text *reterr)
 {
     int64_t now = hzp_unix_ms();
-    sqlite3_bind_int64(log->statement[HZP_LOG_SQL_DROP_BODIES], 1, now - BODY_KEPT_MS);
-    HZP_TRY(hzp_sample_log_run(log, log->statement[HZP_LOG_SQL_DROP_BODIES], "forgetting bodies",
-                               reterr));
-    sqlite3_stmt *s = log->statement[HZP_LOG_SQL_ADD_BODY];
-    sqlite3_bind_text(s, 1, key->key, -1, SQLITE_TRANSIENT);
-    sqlite3_bind_int64(s, 2, (int64_t)key->digest);
-    sqlite3_bind_int64(s, 3, first);
-    sqlite3_bind_int64(s, 4, count);
-    sqlite3_bind_int64(s, 5, now);
-    return hzp_sample_log_run(log, s, "adding a body", reterr);
+    HZP_TRY(hzp_sample_log_change(log, "DELETE FROM bodies WHERE unix_ms < ?1", "forgetting bodies",
+                                  reterr, "i", now - BODY_KEPT_MS));
+    return hzp_sample_log_change(log, "INSERT INTO bodies VALUES (?1, ?2, ?3, ?4, ?5)",
+                                 "adding a body", reterr, "tiiii", key->key, (int64_t)key->digest,
+                                 first, (int64_t)count, now);
 }
 
 /* Under lock, in a transaction. */
@@ -601,7 +596,7 @@ int hzp_sample_log_append_once(struct hzp_sample_log *log, struct hzp_sample **s
     return r;
 }
 
-/* The row of the current result, as HZP_LOG_SQL_READ selects it. */
+/* The row of the current result, as sql_read selects it. */
 static bool is_sound(sqlite3_stmt *s)
 {
     int64_t number = sqlite3_column_int64(s, 0), count = sqlite3_column_int64(s, 1);
@@ -659,19 +654,16 @@ int hzp_sample_log_begin_after(struct hzp_sample_log *log, int64_t last,
 int hzp_sample_log_find_damaged(struct hzp_sample_log *log, int64_t after, int64_t *ret,
                                 struct hzp_err_text *reterr)
 {
-    int code;
-    hzp_lock_take(&log->lock);
-    sqlite3_stmt *s = log->statement[HZP_LOG_SQL_READ];
-    sqlite3_bind_int64(s, 1, after);
-    sqlite3_bind_int64(s, 2, -1);
+    int code = SQLITE_OK;
+    sqlite3_stmt *s;
     *ret = 0;
-    while (!*ret && (code = sqlite3_step(s)) == SQLITE_ROW)
+    hzp_lock_take(&log->lock);
+    int r = hzp_sample_log_query(log, sql_read, &s, reterr, "ii", after, (int64_t)-1);
+    while (r >= 0 && !*ret && (code = sqlite3_step(s)) == SQLITE_ROW)
         if (!is_sound(s))
             *ret = sqlite3_column_int64(s, 0);
-    int r = *ret || code == SQLITE_DONE
-                ? HZP_OK
-                : hzp_sample_log_fail_code(log, code, "reading samples", reterr);
-    sqlite3_reset(s);
+    if (r >= 0)
+        r = hzp_sample_log_query_end(log, s, code, r, "reading samples", reterr);
     hzp_lock_release(&log->lock);
     return r;
 }
@@ -679,12 +671,11 @@ int hzp_sample_log_find_damaged(struct hzp_sample_log *log, int64_t after, int64
 int32_t hzp_sample_log_read(struct hzp_sample_log *log, int64_t after, int32_t max,
                             struct hzp_sample **ret, struct hzp_err_text *reterr)
 {
-    int r = HZP_OK, code = SQLITE_DONE;
+    int code = SQLITE_OK;
     int32_t n = 0;
+    sqlite3_stmt *s = NULL;
     hzp_lock_take(&log->lock);
-    sqlite3_stmt *s = log->statement[HZP_LOG_SQL_READ];
-    sqlite3_bind_int64(s, 1, after);
-    sqlite3_bind_int64(s, 2, max);
+    int r = hzp_sample_log_query(log, sql_read, &s, reterr, "ii", after, (int64_t)max);
     while (n < max && r >= 0 && (code = sqlite3_step(s)) == SQLITE_ROW) {
         r = hzp_sample_log_read_row(log, s, &ret[n], reterr);
         if (r < 0)
@@ -692,9 +683,8 @@ int32_t hzp_sample_log_read(struct hzp_sample_log *log, int64_t after, int32_t m
         ret[n]->passes = sqlite3_column_int(s, 4); /* NULL reads as 0 */
         ret[n++]->learned = sqlite3_column_int(s, 5);
     }
-    if (r >= 0 && code != SQLITE_DONE && code != SQLITE_ROW)
-        r = hzp_sample_log_fail_code(log, code, "reading samples", reterr);
-    sqlite3_reset(s);
+    if (s)
+        r = hzp_sample_log_query_end(log, s, code, r, "reading samples", reterr);
     if (r >= 0)
         r = hzp_sample_log_find_lessons(log, ret, n, reterr);
     hzp_lock_release(&log->lock);
@@ -710,13 +700,10 @@ int hzp_sample_log_fail(struct hzp_sample_log *log, const int64_t *number, int32
 {
     hzp_lock_take(&log->lock);
     int r = hzp_sample_log_exec(log, "BEGIN IMMEDIATE", "marking samples", reterr);
-    for (int32_t i = 0; i < count && r >= 0; i++) {
-        sqlite3_stmt *s = log->statement[HZP_LOG_SQL_ADD_FAILED];
-        sqlite3_bind_int64(s, 1, number[i]);
-        sqlite3_bind_int64(s, 2, optimizer_step);
-        sqlite3_bind_int64(s, 3, hzp_unix_ms());
-        r = hzp_sample_log_run(log, s, "marking samples", reterr);
-    }
+    for (int32_t i = 0; i < count && r >= 0; i++)
+        r = hzp_sample_log_change(log, "INSERT OR REPLACE INTO failed VALUES (?1, ?2, ?3)",
+                                  "marking samples", reterr, "iii", number[i], optimizer_step,
+                                  hzp_unix_ms());
     r = hzp_sample_log_end(log, r, "marking samples", reterr);
     hzp_lock_release(&log->lock);
     return r;
@@ -725,22 +712,22 @@ int hzp_sample_log_fail(struct hzp_sample_log *log, const int64_t *number, int32
 int32_t hzp_sample_log_failed(struct hzp_sample_log *log, int64_t first, int64_t last, int64_t *ret,
                               int32_t max, int64_t *ret_count, struct hzp_err_text *reterr)
 {
+    static const char sql[] =
+        "SELECT sequence_number FROM failed WHERE sequence_number BETWEEN ?1 AND ?2"
+        " ORDER BY sequence_number";
     int code;
     int32_t n = 0;
     int64_t count = 0;
+    sqlite3_stmt *s;
     hzp_lock_take(&log->lock);
-    sqlite3_stmt *s = log->statement[HZP_LOG_SQL_FAILED];
-    sqlite3_bind_int64(s, 1, first);
-    sqlite3_bind_int64(s, 2, last);
-    while ((code = sqlite3_step(s)) == SQLITE_ROW) {
+    int r = hzp_sample_log_query(log, sql, &s, reterr, "ii", first, last);
+    while (r >= 0 && (code = sqlite3_step(s)) == SQLITE_ROW) {
         if (n < max)
             ret[n++] = sqlite3_column_int64(s, 0);
         count++;
     }
-    int r = code == SQLITE_DONE
-                ? HZP_OK
-                : hzp_sample_log_fail_code(log, code, "reading failed samples", reterr);
-    sqlite3_reset(s);
+    if (r >= 0)
+        r = hzp_sample_log_query_end(log, s, code, r, "reading failed samples", reterr);
     hzp_lock_release(&log->lock);
     if (ret_count)
         *ret_count = count;

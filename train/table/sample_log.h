@@ -11,8 +11,7 @@
  *
  * Thread: any (one lock inside) except the engine, because SQLite may wait for the disk.
  */
-#ifndef HZP_TRAIN_TABLE_SAMPLE_LOG_H
-#define HZP_TRAIN_TABLE_SAMPLE_LOG_H
+#pragma once
 
 #include "weights/versions.h"
 
@@ -265,5 +264,3 @@ int32_t hzp_sample_log_before(struct hzp_sample_log *log, uint64_t version, int6
                               int64_t last, uint64_t *ret_learned, uint64_t *ret_root,
                               struct hzp_logged_checkpoint *ret, int32_t max,
                               struct hzp_err_text *reterr);
-
-#endif

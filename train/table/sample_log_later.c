@@ -7,7 +7,6 @@
 #include "base/arena.h"
 
 #include <errno.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 
@@ -57,17 +56,12 @@ static int copy_notes(struct hzp_sample_log *from, struct hzp_sample_log *to,
                       struct hzp_err_text *reterr)
 {
     sqlite3_stmt *s;
-    int r = HZP_OK,
-        code = sqlite3_prepare_v2(from->db, "SELECT key, value FROM meta", -1, &s, NULL);
-    if (code != SQLITE_OK)
-        return hzp_sample_log_fail_code(from, code, "reading", reterr);
+    int r = HZP_OK, code = SQLITE_OK;
+    HZP_TRY(hzp_sample_log_query(from, "SELECT key, value FROM meta", &s, reterr, ""));
     while (r == HZP_OK && (code = sqlite3_step(s)) == SQLITE_ROW)
         r = hzp_sample_log_put_note(to, (const char *)sqlite3_column_text(s, 0),
                                     (const char *)sqlite3_column_text(s, 1), reterr);
-    if (r == HZP_OK && code != SQLITE_DONE)
-        r = hzp_sample_log_fail_code(from, code, "reading", reterr);
-    sqlite3_finalize(s);
-    return r;
+    return hzp_sample_log_query_end(from, s, code, r, "reading", reterr);
 }
 
 /* The file is there and is the log of no other run. */
@@ -98,7 +92,7 @@ int hzp_sample_log_make(struct hzp_sample_log *log, struct hzp_err_text *reterr)
     }
     hzp_sample_log_close_database(log);
     log->db = made.db;
-    memcpy(log->statement, made.statement, sizeof(log->statement));
+    memcpy(log->kept, made.kept, sizeof(log->kept));
     log->unmade = false;
     return HZP_OK;
 }

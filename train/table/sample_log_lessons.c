@@ -2,7 +2,6 @@
 /* train/table/sample_log_lessons.c - which samples were taught together. */
 #include "train/table/sample_log_state.h"
 
-#include <stdio.h>
 #include <string.h>
 
 int hzp_sample_log_put_lesson(struct hzp_sample_log *log, int64_t first, int64_t last,
@@ -10,19 +9,8 @@ int hzp_sample_log_put_lesson(struct hzp_sample_log *log, int64_t first, int64_t
 {
     static const char sql[] =
         "INSERT INTO lessons (first, last, unix_ms, session) VALUES (?1, ?2, ?3, ?4)";
-    sqlite3_stmt *s;
-    int code = sqlite3_prepare_v2(log->db, sql, -1, &s, NULL);
-    if (code == SQLITE_OK) {
-        sqlite3_bind_int64(s, 1, first);
-        sqlite3_bind_int64(s, 2, last);
-        sqlite3_bind_int64(s, 3, hzp_unix_ms());
-        if (session)
-            sqlite3_bind_text(s, 4, session, -1, SQLITE_STATIC);
-        code = sqlite3_step(s);
-        sqlite3_finalize(s);
-    }
-    return code == SQLITE_DONE ? HZP_OK
-                               : hzp_sample_log_fail_code(log, code, "adding a lesson", reterr);
+    return hzp_sample_log_change(log, sql, "adding a lesson", reterr, "iiit", first, last,
+                                 hzp_unix_ms(), session);
 }
 
 int hzp_sample_log_find_lessons(struct hzp_sample_log *log, struct hzp_sample *const *sample,
@@ -30,30 +18,25 @@ int hzp_sample_log_find_lessons(struct hzp_sample_log *log, struct hzp_sample *c
 {
     static const char sql[] = "SELECT first FROM lessons ORDER BY id DESC"; /* their order, too */
     sqlite3_stmt *s;
-    int code = sqlite3_prepare_v2(log->db, sql, -1, &s, NULL);
-    if (code != SQLITE_OK)
-        return hzp_sample_log_fail_code(log, code, "reading lessons", reterr);
+    int code = SQLITE_OK;
+    HZP_TRY(hzp_sample_log_query(log, sql, &s, reterr, ""));
     while (count > 0 && (code = sqlite3_step(s)) == SQLITE_ROW) {
         int64_t first = sqlite3_column_int64(s, 0);
         for (; count > 0 && sample[count - 1]->sequence_number >= first; count--)
             sample[count - 1]->lesson = first;
     }
-    sqlite3_finalize(s);
-    return code == SQLITE_OK || code == SQLITE_ROW || code == SQLITE_DONE
-               ? HZP_OK
-               : hzp_sample_log_fail_code(log, code, "reading lessons", reterr);
+    return hzp_sample_log_query_end(log, s, code, HZP_OK, "reading lessons", reterr);
 }
 
 int hzp_sample_log_note_lessons(struct hzp_sample_log *log, const char *name, int64_t first,
                                 int64_t last, const char *value, struct hzp_err_text *reterr)
 {
-    char *sql = sqlite3_mprintf("INSERT OR REPLACE INTO meta SELECT %Q || first, %Q FROM lessons"
-                                " WHERE last >= %lld AND first <= %lld",
-                                name, value, (long long)first, (long long)last);
     hzp_lock_take(&log->lock);
-    int r = sql ? hzp_sample_log_exec(log, sql, "adding a note", reterr) : HZP_ENOMEM;
+    int r = hzp_sample_log_change(log,
+                                  "INSERT OR REPLACE INTO meta SELECT ?1 || first, ?2 FROM lessons"
+                                  " WHERE last >= ?3 AND first <= ?4",
+                                  "adding a note", reterr, "ttii", name, value, first, last);
     hzp_lock_release(&log->lock);
-    sqlite3_free(sql);
     return r;
 }
 
@@ -65,25 +48,17 @@ static int32_t read_lessons(struct hzp_sample_log *log, int64_t from, int64_t be
                               " WHERE id >= ?1 AND id < ?2 ORDER BY id DESC LIMIT ?3";
     sqlite3_stmt *s;
     int32_t n = 0;
-    int code = sqlite3_prepare_v2(log->db, sql, -1, &s, NULL);
-    if (code == SQLITE_OK) {
-        sqlite3_bind_int64(s, 1, from);
-        sqlite3_bind_int64(s, 2, below);
-        sqlite3_bind_int64(s, 3, max);
-        while (n < max && (code = sqlite3_step(s)) == SQLITE_ROW) {
-            const char *session = (const char *)sqlite3_column_text(s, 4);
-            ret[n] = (struct hzp_logged_lesson){.id = sqlite3_column_int64(s, 0),
-                                                .first = sqlite3_column_int64(s, 1),
-                                                .last = sqlite3_column_int64(s, 2),
-                                                .unix_ms = sqlite3_column_int64(s, 3)};
-            snprintf(ret[n].session, sizeof(ret[n].session), "%s", session ? session : "");
-            n++;
-        }
-        sqlite3_finalize(s);
+    int code = SQLITE_OK;
+    HZP_TRY(hzp_sample_log_query(log, sql, &s, reterr, "iii", from, below, (int64_t)max));
+    while (n < max && (code = sqlite3_step(s)) == SQLITE_ROW) {
+        ret[n] = (struct hzp_logged_lesson){.id = sqlite3_column_int64(s, 0),
+                                            .first = sqlite3_column_int64(s, 1),
+                                            .last = sqlite3_column_int64(s, 2),
+                                            .unix_ms = sqlite3_column_int64(s, 3)};
+        hzp_sample_log_column(s, 4, ret[n].session, sizeof(ret[n].session));
+        n++;
     }
-    return code == SQLITE_DONE || code == SQLITE_ROW || code == SQLITE_OK
-               ? n
-               : hzp_sample_log_fail_code(log, code, "reading lessons", reterr);
+    return hzp_sample_log_query_end(log, s, code, n, "reading lessons", reterr);
 }
 
 int32_t hzp_sample_log_lessons(struct hzp_sample_log *log, int64_t below, int32_t max,
@@ -111,23 +86,17 @@ int32_t hzp_sample_log_read_range(struct hzp_sample_log *log, int64_t first, int
     static const char sql[] = "SELECT sequence_number, count, data, checksum FROM samples"
                               " WHERE sequence_number BETWEEN ?1 AND ?2 AND count > 0"
                               " ORDER BY sequence_number LIMIT ?3";
-    sqlite3_stmt *s;
+    sqlite3_stmt *s = NULL;
     int32_t n = 0;
-    int r = HZP_OK;
+    int code = SQLITE_OK;
     hzp_lock_take(&log->lock);
-    int code = sqlite3_prepare_v2(log->db, sql, -1, &s, NULL);
-    if (code == SQLITE_OK) {
-        sqlite3_bind_int64(s, 1, first);
-        sqlite3_bind_int64(s, 2, last);
-        sqlite3_bind_int64(s, 3, max);
-        while (r >= 0 && n < max && (code = sqlite3_step(s)) == SQLITE_ROW) {
-            r = hzp_sample_log_read_row(log, s, &ret[n], reterr);
-            n += r >= 0;
-        }
-        sqlite3_finalize(s);
+    int r = hzp_sample_log_query(log, sql, &s, reterr, "iii", first, last, (int64_t)max);
+    while (r >= 0 && n < max && (code = sqlite3_step(s)) == SQLITE_ROW) {
+        r = hzp_sample_log_read_row(log, s, &ret[n], reterr);
+        n += r >= 0;
     }
-    if (r >= 0 && code != SQLITE_DONE && code != SQLITE_ROW && code != SQLITE_OK)
-        r = hzp_sample_log_fail_code(log, code, "reading samples", reterr);
+    if (s)
+        r = hzp_sample_log_query_end(log, s, code, r, "reading samples", reterr);
     hzp_lock_release(&log->lock);
     for (int32_t i = 0; i < n && r < 0; i++)
         hzp_sample_destroy(ret[i]);

@@ -4,43 +4,19 @@
 #include "base/arena.h"
 #include "train/table/sample_log_state.h"
 
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-/* Prepares a statement and binds integers to ?1 .. ?n; the lock is held. */
-static int prepare(struct hzp_sample_log *log, const char *sql, int n, const int64_t *value,
-                   sqlite3_stmt **ret, struct hzp_err_text *reterr)
-{
-    int code = sqlite3_prepare_v2(log->db, sql, -1, ret, NULL);
-    if (code != SQLITE_OK)
-        return hzp_sample_log_fail_code(log, code, "reading the tables", reterr);
-    for (int i = 0; i < n; i++)
-        sqlite3_bind_int64(*ret, i + 1, value[i]);
-    return HZP_OK;
-}
-
-/* Runs a statement with integers ?1 .. ?n and, behind them, a text (NULL: none). */
-static int change(struct hzp_sample_log *log, const char *sql, int n, const int64_t *value,
-                  const char *text, struct hzp_err_text *reterr)
-{
-    sqlite3_stmt *s;
-    HZP_TRY(prepare(log, sql, n, value, &s, reterr));
-    if (text)
-        sqlite3_bind_text(s, n + 1, text, -1, SQLITE_STATIC);
-    int code = sqlite3_step(s);
-    sqlite3_finalize(s);
-    return code == SQLITE_DONE ? HZP_OK
-                               : hzp_sample_log_fail_code(log, code, "changing the tables", reterr);
-}
+static const char what[] = "changing the tables";
 
 /* --- Marks ------------------------------------------------------------------------------------ */
 
 static int add_mark(struct hzp_sample_log *log, const struct hzp_mark *m,
                     struct hzp_err_text *reterr)
 {
-    int64_t value[] = {m->first, m->last, m->kind, (int64_t)m->version, hzp_unix_ms()};
-    return change(log, "INSERT INTO marks VALUES (?1, ?2, ?3, ?4, ?5)", 5, value, NULL, reterr);
+    return hzp_sample_log_change(log, "INSERT INTO marks VALUES (?1, ?2, ?3, ?4, ?5)", what, reterr,
+                                 "iiiii", m->first, m->last, (int64_t)m->kind, (int64_t)m->version,
+                                 hzp_unix_ms());
 }
 
 int hzp_sample_log_add_marks(struct hzp_sample_log *log, const struct hzp_mark *mark, int32_t count,
@@ -62,9 +38,9 @@ int32_t hzp_sample_log_marks(struct hzp_sample_log *log, struct hzp_mark **ret,
     int32_t n = 0, room = 0;
     sqlite3_stmt *s;
     hzp_lock_take(&log->lock);
-    int code = SQLITE_DONE;
-    int r = prepare(log, "SELECT first, last, kind, version FROM marks ORDER BY first, last", 0,
-                    NULL, &s, reterr);
+    int code = SQLITE_OK;
+    int r = hzp_sample_log_query(
+        log, "SELECT first, last, kind, version FROM marks ORDER BY first, last", &s, reterr, "");
     while (r >= 0 && (code = sqlite3_step(s)) == SQLITE_ROW) {
         mark = hzp_xgrow(mark, &room, n + 1, sizeof(*mark));
         mark[n++] = (struct hzp_mark){.first = sqlite3_column_int64(s, 0),
@@ -72,16 +48,15 @@ int32_t hzp_sample_log_marks(struct hzp_sample_log *log, struct hzp_mark **ret,
                                       .kind = (enum hzp_mark_kind)sqlite3_column_int(s, 2),
                                       .version = (uint64_t)sqlite3_column_int64(s, 3)};
     }
-    if (r >= 0 && code != SQLITE_DONE)
-        r = hzp_sample_log_fail_code(log, code, "reading marks", reterr);
-    sqlite3_finalize(s); /* NULL if it was not prepared */
+    if (r >= 0)
+        r = hzp_sample_log_query_end(log, s, code, n, "reading marks", reterr);
     hzp_lock_release(&log->lock);
     if (r < 0) {
         free(mark);
         return r;
     }
     *ret = mark;
-    return n;
+    return r;
 }
 
 /* --- Names ------------------------------------------------------------------------------------ */
@@ -89,11 +64,11 @@ int32_t hzp_sample_log_marks(struct hzp_sample_log *log, struct hzp_mark **ret,
 int hzp_sample_log_set_name(struct hzp_sample_log *log, const char *name, uint64_t id,
                             struct hzp_err_text *reterr)
 {
-    int64_t value[] = {(int64_t)id, hzp_unix_ms()};
     hzp_lock_take(&log->lock);
-    int r = id ? change(log, "INSERT OR REPLACE INTO names (id, unix_ms, name) VALUES (?1, ?2, ?3)",
-                        2, value, name, reterr)
-               : change(log, "DELETE FROM names WHERE name = ?1", 0, NULL, name, reterr);
+    int r = id ? hzp_sample_log_change(log, "INSERT OR REPLACE INTO names VALUES (?1, ?2, ?3)",
+                                       what, reterr, "tii", name, (int64_t)id, hzp_unix_ms())
+               : hzp_sample_log_change(log, "DELETE FROM names WHERE name = ?1", what, reterr, "t",
+                                       name);
     hzp_lock_release(&log->lock);
     return r;
 }
@@ -101,26 +76,21 @@ int hzp_sample_log_set_name(struct hzp_sample_log *log, const char *name, uint64
 int32_t hzp_sample_log_names(struct hzp_sample_log *log, struct hzp_version_name *ret, int32_t max,
                              struct hzp_err_text *reterr)
 {
-    const int64_t most = max;
     int32_t n = 0;
-    int code = SQLITE_DONE;
+    int code = SQLITE_OK;
     sqlite3_stmt *s;
     hzp_lock_take(&log->lock);
-    int r = prepare(log, "SELECT name, id, unix_ms FROM names ORDER BY name LIMIT ?1", 1, &most, &s,
-                    reterr);
-    if (r >= 0) {
-        while (n < max && (code = sqlite3_step(s)) == SQLITE_ROW) {
-            snprintf(ret[n].name, sizeof(ret[n].name), "%s",
-                     (const char *)sqlite3_column_text(s, 0));
-            ret[n].id = (uint64_t)sqlite3_column_int64(s, 1);
-            ret[n++].unix_ms = sqlite3_column_int64(s, 2);
-        }
-        if (code != SQLITE_DONE && code != SQLITE_ROW)
-            r = hzp_sample_log_fail_code(log, code, "reading names", reterr);
-        sqlite3_finalize(s);
+    int r = hzp_sample_log_query(log, "SELECT name, id, unix_ms FROM names ORDER BY name LIMIT ?1",
+                                 &s, reterr, "i", (int64_t)max);
+    while (r >= 0 && n < max && (code = sqlite3_step(s)) == SQLITE_ROW) {
+        hzp_sample_log_column(s, 0, ret[n].name, sizeof(ret[n].name));
+        ret[n].id = (uint64_t)sqlite3_column_int64(s, 1);
+        ret[n++].unix_ms = sqlite3_column_int64(s, 2);
     }
+    if (r >= 0)
+        r = hzp_sample_log_query_end(log, s, code, n, "reading names", reterr);
     hzp_lock_release(&log->lock);
-    return r < 0 ? r : n;
+    return r;
 }
 
 /* --- The way back ----------------------------------------------------------------------------- */
@@ -132,11 +102,12 @@ static int erase(struct hzp_sample_log *log, int64_t number, uint64_t version,
     struct hzp_mark mark = {number, number, HZP_MARK_DELETED, version};
     HZP_TRY(add_mark(log, &mark, reterr));
     /* texts of answers, also to this sample's prompt (api/learn/lessons.h) */
-    HZP_TRY(change(log, "DELETE FROM meta WHERE key LIKE 'effect_texts-%'", 0, NULL, NULL, reterr));
-    return change(log,
-                  "UPDATE samples SET count = 0, data = zeroblob(0), checksum = NULL"
-                  " WHERE sequence_number = ?1",
-                  1, &number, NULL, reterr);
+    HZP_TRY(
+        hzp_sample_log_exec(log, "DELETE FROM meta WHERE key LIKE 'effect_texts-%'", what, reterr));
+    return hzp_sample_log_change(log,
+                                 "UPDATE samples SET count = 0, data = zeroblob(0), checksum = NULL"
+                                 " WHERE sequence_number = ?1",
+                                 what, reterr, "i", number);
 }
 
 int hzp_sample_log_delete(struct hzp_sample_log *log, int64_t number, uint64_t version,
@@ -155,27 +126,28 @@ int hzp_sample_log_delete(struct hzp_sample_log *log, int64_t number, uint64_t v
 static int lift_marks(struct hzp_sample_log *log, const struct hzp_activation *a,
                       struct hzp_err_text *reterr)
 {
-    const int64_t value[] = {HZP_MARK_SKIPPED, (int64_t)a->of,
-                             a->replay ? INT64_MAX : HZP_MAX(a->learned_through, 0)};
-    HZP_TRY(change(log, "DELETE FROM marks WHERE kind = ?1 AND version > ?2 AND last <= ?3", 3,
-                   value, NULL, reterr));
-    return change(log,
-                  "UPDATE marks SET first = ?3 + 1"
-                  " WHERE kind = ?1 AND version > ?2 AND first <= ?3",
-                  3, value, NULL, reterr);
+    const int64_t kind = HZP_MARK_SKIPPED, of = (int64_t)a->of;
+    const int64_t through = a->replay ? INT64_MAX : HZP_MAX(a->learned_through, 0);
+    HZP_TRY(hzp_sample_log_change(
+        log, "DELETE FROM marks WHERE kind = ?1 AND version > ?2 AND last <= ?3", what, reterr,
+        "iii", kind, of, through));
+    return hzp_sample_log_change(log,
+                                 "UPDATE marks SET first = ?3 + 1"
+                                 " WHERE kind = ?1 AND version > ?2 AND first <= ?3",
+                                 what, reterr, "iii", kind, of, through);
 }
 
 /* Marks samples first .. last as skipped, but for those that are already. */
 static int skip_samples(struct hzp_sample_log *log, int64_t first, int64_t last, uint64_t version,
                         struct hzp_err_text *reterr)
 {
-    const int64_t value[] = {HZP_MARK_SKIPPED, first, last};
     sqlite3_stmt *s;
-    int code = SQLITE_DONE;
-    HZP_TRY(prepare(log,
-                    "SELECT first, last FROM marks WHERE kind = ?1 AND last >= ?2 AND first <= ?3"
-                    " ORDER BY first",
-                    3, value, &s, reterr));
+    int code = SQLITE_OK;
+    HZP_TRY(hzp_sample_log_query(
+        log,
+        "SELECT first, last FROM marks WHERE kind = ?1 AND last >= ?2 AND first <= ?3"
+        " ORDER BY first",
+        &s, reterr, "iii", (int64_t)HZP_MARK_SKIPPED, first, last));
     int r = HZP_OK;
     struct hzp_mark mark = {.kind = HZP_MARK_SKIPPED, .version = version};
     /* What is inserted lies before the rows that are read next. */
@@ -187,9 +159,7 @@ static int skip_samples(struct hzp_sample_log *log, int64_t first, int64_t last,
             r = add_mark(log, &mark, reterr);
         first = HZP_MAX(first, to + 1);
     }
-    sqlite3_finalize(s);
-    if (r >= 0 && code != SQLITE_DONE && code != SQLITE_ROW)
-        r = hzp_sample_log_fail_code(log, code, "reading marks", reterr);
+    r = hzp_sample_log_query_end(log, s, code, r, "reading marks", reterr);
     mark.first = first;
     mark.last = last;
     return r >= 0 && first <= last ? add_mark(log, &mark, reterr) : r;
@@ -210,7 +180,7 @@ int hzp_sample_log_skip(struct hzp_sample_log *log, int64_t first, int64_t last,
 static int activate(struct hzp_sample_log *log, const struct hzp_activation *a,
                     struct hzp_err_text *reterr)
 {
-    const int64_t checkpoint[] = {(int64_t)a->id, a->learned_through};
+    const int64_t id = (int64_t)a->id;
     int64_t first = HZP_MAX(a->learned_through, 0) + 1;
     if (a->forget)
         HZP_TRY(erase(log, a->forget, a->id - 1, reterr));
@@ -221,24 +191,30 @@ static int activate(struct hzp_sample_log *log, const struct hzp_activation *a,
     if (a->skip_through >= first)
         HZP_TRY(skip_samples(log, first, a->skip_through, a->id, reterr));
     if (a->source)
-        HZP_TRY(change(log, "INSERT OR REPLACE INTO sources VALUES (?1, ?2)", 1, checkpoint,
-                       a->source, reterr));
-    const int64_t of = (int64_t)a->of;
-    HZP_TRY(change(log,
-                   "INSERT OR IGNORE INTO passes SELECT ?2, first, last, done, learned FROM passes"
-                   " WHERE name = (SELECT name FROM checkpoints WHERE id = ?1)",
-                   1, &of, a->checkpoint, reterr));
-    return change(log, "INSERT OR REPLACE INTO checkpoints VALUES (?1, ?2, ?3)", 2, checkpoint,
-                  a->checkpoint, reterr);
+        HZP_TRY(hzp_sample_log_change(log, "INSERT OR REPLACE INTO sources VALUES (?1, ?2)", what,
+                                      reterr, "it", id, a->source));
+    HZP_TRY(hzp_sample_log_change(
+        log,
+        "INSERT OR IGNORE INTO passes SELECT ?2, first, last, done, learned FROM passes"
+        " WHERE name = (SELECT name FROM checkpoints WHERE id = ?1)",
+        what, reterr, "it", (int64_t)a->of, a->checkpoint));
+    return hzp_sample_log_change(log, "INSERT OR REPLACE INTO checkpoints VALUES (?1, ?2, ?3)",
+                                 what, reterr, "iit", id, a->learned_through, a->checkpoint);
 }
 
 int hzp_sample_log_source(struct hzp_sample_log *log, uint64_t id, char *ret, size_t size,
                           struct hzp_err_text *reterr)
 {
-    char sql[96];
-    sqlite3_snprintf(sizeof(sql), sql, "SELECT source FROM sources WHERE id = %lld", (long long)id);
+    sqlite3_stmt *s;
+    ret[0] = '\0';
     hzp_lock_take(&log->lock);
-    int r = hzp_sample_log_text(log, sql, ret, size, reterr);
+    int r = hzp_sample_log_query(log, "SELECT source FROM sources WHERE id = ?1", &s, reterr, "i",
+                                 (int64_t)id);
+    int code = r >= 0 ? sqlite3_step(s) : SQLITE_OK;
+    if (code == SQLITE_ROW)
+        hzp_sample_log_column(s, 0, ret, size);
+    if (r >= 0)
+        r = hzp_sample_log_query_end(log, s, code, r, "reading", reterr);
     hzp_lock_release(&log->lock);
     return r;
 }
@@ -287,13 +263,11 @@ static int read_before(struct hzp_sample_log *log, sqlite3_stmt *s, int64_t firs
         } else if (sqlite3_column_type(s, 4) != SQLITE_NULL && n < max) {
             ret[n].id = (uint64_t)sqlite3_column_int64(s, 0);
             ret[n].learned_through = sqlite3_column_int64(s, 3);
-            snprintf(ret[n].name, sizeof(ret[n].name), "%s",
-                     (const char *)sqlite3_column_text(s, 4));
+            hzp_sample_log_column(s, 4, ret[n].name, sizeof(ret[n].name));
             n++;
         }
     }
-    return code == SQLITE_DONE ? n
-                               : hzp_sample_log_fail_code(log, code, "reading versions", reterr);
+    return hzp_sample_log_query_end(log, s, code, n, "reading versions", reterr);
 }
 
 int32_t hzp_sample_log_before(struct hzp_sample_log *log, uint64_t version, int64_t first,
@@ -315,14 +289,11 @@ int32_t hzp_sample_log_before(struct hzp_sample_log *log, uint64_t version, int6
         " SELECT line.id, n.learned, n.more, c.learned_through, c.name FROM line"
         " JOIN node n ON n.id = line.id LEFT JOIN checkpoints c ON c.id = line.id"
         " ORDER BY line.id DESC";
-    const int64_t value = (int64_t)version;
     sqlite3_stmt *s;
     hzp_lock_take(&log->lock);
-    int32_t r = prepare(log, sql, 1, &value, &s, reterr);
-    if (r >= 0) {
+    int32_t r = hzp_sample_log_query(log, sql, &s, reterr, "i", (int64_t)version);
+    if (r >= 0)
         r = read_before(log, s, first, last, ret_learned, ret_root, ret, max, reterr);
-        sqlite3_finalize(s);
-    }
     hzp_lock_release(&log->lock);
     return r;
 }

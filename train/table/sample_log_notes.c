@@ -2,33 +2,27 @@
 /* Notes: short texts by name, in the log's table of what it belongs to. */
 #include "train/table/sample_log_state.h"
 
-#include <stdio.h>
 #include <string.h>
 
 /* Under lock.  1: there is a note of that name; 0: there is none. */
 static int get_note(struct hzp_sample_log *log, const char *name, char *ret, size_t size,
                     struct hzp_err_text *reterr)
 {
-    sqlite3_stmt *s = log->statement[HZP_LOG_SQL_GET_META];
-    sqlite3_bind_text(s, 1, name, -1, SQLITE_STATIC);
-    int code = sqlite3_step(s), r = code == SQLITE_ROW;
+    sqlite3_stmt *s;
     ret[0] = 0;
-    if (r)
-        snprintf(ret, size, "%s", (const char *)sqlite3_column_text(s, 0));
-    else if (code != SQLITE_DONE)
-        r = hzp_sample_log_fail_code(log, code, "reading", reterr);
-    sqlite3_reset(s);
-    sqlite3_clear_bindings(s);
-    return r;
+    HZP_TRY(
+        hzp_sample_log_query(log, "SELECT value FROM meta WHERE key = ?1", &s, reterr, "t", name));
+    int code = sqlite3_step(s);
+    if (code == SQLITE_ROW)
+        hzp_sample_log_column(s, 0, ret, size);
+    return hzp_sample_log_query_end(log, s, code, code == SQLITE_ROW, "reading", reterr);
 }
 
 int hzp_sample_log_put_note(struct hzp_sample_log *log, const char *name, const char *value,
                             struct hzp_err_text *reterr)
 {
-    sqlite3_stmt *s = log->statement[HZP_LOG_SQL_SET_META];
-    sqlite3_bind_text(s, 1, name, -1, SQLITE_STATIC);
-    sqlite3_bind_text(s, 2, value, -1, SQLITE_STATIC);
-    return hzp_sample_log_run(log, s, "writing", reterr);
+    return hzp_sample_log_change(log, "INSERT OR REPLACE INTO meta VALUES (?1, ?2)", "writing",
+                                 reterr, "tt", name, value);
 }
 
 int hzp_sample_log_note(struct hzp_sample_log *log, const char *name, char *ret, size_t size,

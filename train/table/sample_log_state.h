@@ -4,32 +4,14 @@
  *
  * Thread: the caller holds the lock, or is the only thread that knows the log, while it is opened.
  */
-#ifndef HZP_TRAIN_TABLE_SAMPLE_LOG_STATE_H
-#define HZP_TRAIN_TABLE_SAMPLE_LOG_STATE_H
+#pragma once
 
 #include "base/thread.h"
 #include "train/table/sample_log.h"
 
 #include <sqlite3.h>
 
-/* Prepared statements. */
-enum hzp_log_sql {
-    HZP_LOG_SQL_APPEND,
-    HZP_LOG_SQL_READ,
-    HZP_LOG_SQL_VERSION,
-    HZP_LOG_SQL_CHECKPOINT,
-    HZP_LOG_SQL_CHECKPOINTS,
-    HZP_LOG_SQL_PASSES,
-    HZP_LOG_SQL_FORGET,
-    HZP_LOG_SQL_FIND_BODY,
-    HZP_LOG_SQL_ADD_BODY,
-    HZP_LOG_SQL_DROP_BODIES,
-    HZP_LOG_SQL_ADD_FAILED,
-    HZP_LOG_SQL_FAILED,
-    HZP_LOG_SQL_GET_META,
-    HZP_LOG_SQL_SET_META,
-    HZP_LOG_SQL_COUNT
-};
+enum { HZP_LOG_KEPT = 64 };
 
 struct hzp_sample_log {
     /* fixed after open */
@@ -38,7 +20,10 @@ struct hzp_sample_log {
     /* under lock */
     struct hzp_lock lock;
     sqlite3 *db;
-    sqlite3_stmt *statement[HZP_LOG_SQL_COUNT];
+    struct {
+        const char *sql; /* known by its address */
+        sqlite3_stmt *statement;
+    } kept[HZP_LOG_KEPT];    /* prepared so far; the rest is zero */
     bool no_tables;          /* the file had none when it was opened */
     bool unmade;             /* it is in memory: */
     struct hzp_err_text why; /* why its file could not be made */
@@ -56,20 +41,32 @@ int hzp_sample_log_fail_code(struct hzp_sample_log *log, int code, const char *w
 int hzp_sample_log_exec(struct hzp_sample_log *log, const char *sql, const char *what,
                         struct hzp_err_text *reterr);
 
-/* Runs a prepared statement that returns no rows, and resets it. */
-int hzp_sample_log_run(struct hzp_sample_log *log, sqlite3_stmt *s, const char *what,
-                       struct hzp_err_text *reterr);
+/* Begins a statement, which is static, with ?1 and so on: a letter each in `types`, i: an int64_t;
+ * r: a double, NULL where it is not finite; t: a text, NULL where there is none; b: bytes, and
+ * behind them their number as an int.  All are borrowed until the end.  HZP_EFORMAT: the log lacks
+ * what the statement names. */
+int hzp_sample_log_query(struct hzp_sample_log *log, const char *sql, sqlite3_stmt **ret,
+                         struct hzp_err_text *reterr, const char *types, ...);
+/* Ends it.  code: of its newest step.  Returns r, which counts or is an error so far, or the error
+ * of that step. */
+int hzp_sample_log_query_end(struct hzp_sample_log *log, sqlite3_stmt *s, int code, int r,
+                             const char *what, struct hzp_err_text *reterr);
+/* Runs a statement that returns no rows, with values as above. */
+int hzp_sample_log_change(struct hzp_sample_log *log, const char *sql, const char *what,
+                          struct hzp_err_text *reterr, const char *types, ...);
+/* The text in a column, cut to size; "" where it is NULL. */
+void hzp_sample_log_column(sqlite3_stmt *s, int column, char *ret, size_t size);
 
 /* Under lock: ends the transaction that was begun: commits it if r is no error.  Returns r, or the
  * error of that. */
 int hzp_sample_log_end(struct hzp_sample_log *log, int r, const char *what,
                        struct hzp_err_text *reterr);
 
-/* Runs a query that returns one number; NULL reads as 0. */
+/* Runs a query, which is static, that returns one number; NULL reads as 0. */
 int hzp_sample_log_number(struct hzp_sample_log *log, const char *sql, int64_t *ret,
                           struct hzp_err_text *reterr);
 
-/* Runs a query that returns one text, cut to size; "" if there is no row. */
+/* Runs a query, which is static, that returns one text, cut to size; "" if there is no row. */
 int hzp_sample_log_text(struct hzp_sample_log *log, const char *sql, char *ret, size_t size,
                         struct hzp_err_text *reterr);
 
@@ -101,5 +98,3 @@ int hzp_sample_log_find_lessons(struct hzp_sample_log *log, struct hzp_sample *c
  * HZP_EFORMAT: it is damaged. */
 int hzp_sample_log_read_row(struct hzp_sample_log *log, sqlite3_stmt *s, struct hzp_sample **ret,
                             struct hzp_err_text *reterr);
-
-#endif

@@ -5,20 +5,11 @@
 #include "train/table/sample_log_state.h"
 
 #include <math.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 /* Versions published but not yet journalled, at most: as many as the store keeps. */
 enum { IDS_UNSEEN = 4096 };
-
-static void bind_loss(sqlite3_stmt *s, int column, double loss)
-{
-    if (isfinite(loss))
-        sqlite3_bind_double(s, column, loss);
-    else
-        sqlite3_bind_null(s, column);
-}
 
 static double read_loss(sqlite3_stmt *s, int column)
 {
@@ -35,19 +26,15 @@ int hzp_sample_log_version(struct hzp_sample_log *log, const struct hzp_version_
         range[2 * i + 1] = record->learned.last[i];
     }
     hzp_lock_take(&log->lock);
-    sqlite3_stmt *s = log->statement[HZP_LOG_SQL_VERSION];
-    sqlite3_bind_int64(s, 1, (int64_t)record->id);
-    sqlite3_bind_int64(s, 2, record->optimizer_step);
-    sqlite3_bind_int64(s, 3, record->published_unix_ms);
-    bind_loss(s, 4, record->loss);
-    sqlite3_bind_int64(s, 5, (int64_t)record->checksum);
-    sqlite3_bind_int64(s, 6, record->learned_through);
-    sqlite3_bind_int64(s, 7, record->learned.more);
-    sqlite3_bind_blob(s, 8, range, ranges * 2 * (int)sizeof(range[0]), SQLITE_TRANSIENT);
-    sqlite3_bind_int64(s, 9, (int64_t)record->parent);
-    bind_loss(s, 10, record->gate_before);
-    bind_loss(s, 11, record->gate_after);
-    int r = hzp_sample_log_run(log, s, "adding a version", reterr);
+    int r = hzp_sample_log_change(
+        log,
+        "INSERT INTO versions (id, optimizer_step, published_unix_ms, loss, checksum,"
+        " learned_through, learned_more, learned, parent, gate_before, gate_after)"
+        " VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11)",
+        "adding a version", reterr, "iiiriiibirr", (int64_t)record->id, record->optimizer_step,
+        record->published_unix_ms, record->loss, (int64_t)record->checksum, record->learned_through,
+        (int64_t)record->learned.more, range, ranges * 2 * (int)sizeof(range[0]),
+        (int64_t)record->parent, record->gate_before, record->gate_after);
     log->version_missing = log->version_missing || r < 0;
     hzp_lock_release(&log->lock);
     return r;
@@ -87,34 +74,27 @@ int32_t hzp_sample_log_read_versions(struct hzp_sample_log *log, uint64_t below,
                               " WHERE id < ?1 ORDER BY id DESC LIMIT ?2";
     sqlite3_stmt *s;
     int32_t n = 0;
+    int code = SQLITE_OK;
     hzp_lock_take(&log->lock);
-    int code = sqlite3_prepare_v2(log->db, sql, -1, &s, NULL);
-    if (code == SQLITE_OK) {
-        sqlite3_bind_int64(s, 1, (int64_t)HZP_MIN(below, (uint64_t)INT64_MAX));
-        sqlite3_bind_int(s, 2, max);
-        while (n < max && (code = sqlite3_step(s)) == SQLITE_ROW)
-            read_record(s, &ret[n++]);
-        sqlite3_finalize(s);
-    }
-    bool read = code == SQLITE_ROW || code == SQLITE_DONE || code == SQLITE_OK;
-    int r = read ? HZP_OK : hzp_sample_log_fail_code(log, code, "reading versions", reterr);
+    int r = hzp_sample_log_query(log, sql, &s, reterr, "ii",
+                                 (int64_t)HZP_MIN(below, (uint64_t)INT64_MAX), (int64_t)max);
+    while (r >= 0 && n < max && (code = sqlite3_step(s)) == SQLITE_ROW)
+        read_record(s, &ret[n++]);
+    if (r >= 0)
+        r = hzp_sample_log_query_end(log, s, code, n, "reading versions", reterr);
     hzp_lock_release(&log->lock);
-    return r < 0 ? r : n;
+    return r;
 }
 
 /* Under lock, in a transaction. */
 static int add_passes(struct hzp_sample_log *log, const char *name, const struct hzp_passes *passes,
                       int32_t count, struct hzp_err_text *reterr)
 {
-    sqlite3_stmt *s = log->statement[HZP_LOG_SQL_PASSES];
-    for (int32_t i = 0; i < count; i++) {
-        sqlite3_bind_text(s, 1, name, -1, SQLITE_STATIC);
-        sqlite3_bind_int64(s, 2, passes[i].first);
-        sqlite3_bind_int64(s, 3, passes[i].last);
-        sqlite3_bind_int(s, 4, passes[i].done);
-        sqlite3_bind_int(s, 5, passes[i].learned);
-        HZP_TRY(hzp_sample_log_run(log, s, "adding passes", reterr));
-    }
+    for (int32_t i = 0; i < count; i++)
+        HZP_TRY(hzp_sample_log_change(
+            log, "INSERT OR REPLACE INTO passes VALUES (?1, ?2, ?3, ?4, ?5)", "adding passes",
+            reterr, "tiiii", name, passes[i].first, passes[i].last, (int64_t)passes[i].done,
+            (int64_t)passes[i].learned));
     return HZP_OK;
 }
 
@@ -131,18 +111,15 @@ int hzp_sample_log_checkpoint(struct hzp_sample_log *log, uint64_t id, int64_t l
                               struct hzp_err_text *reterr)
 {
     hzp_lock_take(&log->lock);
-    sqlite3_stmt *s = log->statement[HZP_LOG_SQL_CHECKPOINT];
     int r = hzp_sample_log_exec(log, "BEGIN IMMEDIATE", "adding a checkpoint", reterr);
     if (r >= 0)
         r = drop_passes(log, reterr);
     if (r >= 0)
         r = add_passes(log, name, passes, count, reterr);
-    if (r >= 0) {
-        sqlite3_bind_int64(s, 1, (int64_t)id);
-        sqlite3_bind_int64(s, 2, learned_through);
-        sqlite3_bind_text(s, 3, name, -1, SQLITE_TRANSIENT);
-        r = hzp_sample_log_run(log, s, "adding a checkpoint", reterr);
-    }
+    if (r >= 0)
+        r = hzp_sample_log_change(log, "INSERT OR REPLACE INTO checkpoints VALUES (?1, ?2, ?3)",
+                                  "adding a checkpoint", reterr, "iit", (int64_t)id,
+                                  learned_through, name);
     r = hzp_sample_log_end(log, r, "adding a checkpoint", reterr);
     hzp_lock_release(&log->lock);
     return r;
@@ -151,22 +128,21 @@ int hzp_sample_log_checkpoint(struct hzp_sample_log *log, uint64_t id, int64_t l
 int32_t hzp_sample_log_checkpoints(struct hzp_sample_log *log, struct hzp_logged_checkpoint *ret,
                                    int32_t max, struct hzp_err_text *reterr)
 {
-    int code = SQLITE_DONE;
+    static const char sql[] =
+        "SELECT id, learned_through, name FROM checkpoints ORDER BY id DESC LIMIT ?1";
+    int code = SQLITE_OK;
     int32_t n = 0;
+    sqlite3_stmt *s;
     hzp_lock_take(&log->lock);
-    sqlite3_stmt *s = log->statement[HZP_LOG_SQL_CHECKPOINTS];
-    sqlite3_bind_int64(s, 1, max);
-    while (n < max && (code = sqlite3_step(s)) == SQLITE_ROW) {
-        const char *name = (const char *)sqlite3_column_text(s, 2);
+    int r = hzp_sample_log_query(log, sql, &s, reterr, "i", (int64_t)max);
+    while (r >= 0 && n < max && (code = sqlite3_step(s)) == SQLITE_ROW) {
         ret[n].id = (uint64_t)sqlite3_column_int64(s, 0);
         ret[n].learned_through = sqlite3_column_int64(s, 1);
-        snprintf(ret[n].name, sizeof(ret[n].name), "%s", name ? name : "");
+        hzp_sample_log_column(s, 2, ret[n].name, sizeof(ret[n].name));
         n++;
     }
-    int r = code == SQLITE_DONE || code == SQLITE_ROW
-                ? n
-                : hzp_sample_log_fail_code(log, code, "reading checkpoints", reterr);
-    sqlite3_reset(s);
+    if (r >= 0)
+        r = hzp_sample_log_query_end(log, s, code, n, "reading checkpoints", reterr);
     hzp_lock_release(&log->lock);
     return r;
 }
@@ -175,9 +151,8 @@ int hzp_sample_log_forget_checkpoint(struct hzp_sample_log *log, uint64_t id,
                                      struct hzp_err_text *reterr)
 {
     hzp_lock_take(&log->lock);
-    sqlite3_bind_int64(log->statement[HZP_LOG_SQL_FORGET], 1, (int64_t)id);
-    int r = hzp_sample_log_run(log, log->statement[HZP_LOG_SQL_FORGET], "removing a checkpoint",
-                               reterr);
+    int r = hzp_sample_log_change(log, "DELETE FROM checkpoints WHERE id = ?1",
+                                  "removing a checkpoint", reterr, "i", (int64_t)id);
     hzp_lock_release(&log->lock);
     return r;
 }
@@ -195,11 +170,9 @@ static int count_retrain(struct hzp_sample_log *log, uint64_t checkpoint, int64_
 {
     int64_t *range = NULL, ranges = 0, room = 0, total = 0, end = after;
     sqlite3_stmt *s;
-    int code =
-        sqlite3_prepare_v2(log->db, "SELECT learned FROM versions WHERE id > ?1", -1, &s, NULL);
-    if (code != SQLITE_OK)
-        return hzp_sample_log_fail_code(log, code, "reading versions", reterr);
-    sqlite3_bind_int64(s, 1, (int64_t)checkpoint);
+    int code;
+    HZP_TRY(hzp_sample_log_query(log, "SELECT learned FROM versions WHERE id > ?1", &s, reterr, "i",
+                                 (int64_t)checkpoint));
     while ((code = sqlite3_step(s)) == SQLITE_ROW) {
         int64_t n = sqlite3_column_bytes(s, 0) / (int)(2 * sizeof(*range));
         const char *blob = sqlite3_column_blob(s, 0);
@@ -215,7 +188,7 @@ static int count_retrain(struct hzp_sample_log *log, uint64_t checkpoint, int64_
             memcpy(&range[2 * ranges++], pair, sizeof(pair));
         }
     }
-    sqlite3_finalize(s);
+    int r = hzp_sample_log_query_end(log, s, code, HZP_OK, "reading versions", reterr);
     if (ranges)
         qsort(range, (size_t)ranges, 2 * sizeof(*range), compare_ranges);
     for (int64_t i = 0; i < ranges; i++) {
@@ -226,20 +199,14 @@ static int count_retrain(struct hzp_sample_log *log, uint64_t checkpoint, int64_
         }
     }
     free(range);
-    if (code != SQLITE_DONE)
-        return hzp_sample_log_fail_code(log, code, "reading versions", reterr);
     *ret = total;
-    return HZP_OK;
+    return r;
 }
 
 static int write_mark(struct hzp_sample_log *log, struct hzp_err_text *reterr)
 {
-    char sql[128];
-    sqlite3_snprintf(sizeof(sql), sql,
-                     "INSERT OR REPLACE INTO meta VALUES "
-                     "('versions_from', '%lld')",
-                     (long long)log->versions_from);
-    return hzp_sample_log_exec(log, sql, "beginning to count versions", reterr);
+    return hzp_sample_log_change(log, "INSERT OR REPLACE INTO meta VALUES ('versions_from', ?1)",
+                                 "beginning to count versions", reterr, "i", log->versions_from);
 }
 
 int hzp_sample_log_mark(struct hzp_sample_log *log, struct hzp_err_text *reterr)

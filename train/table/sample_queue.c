@@ -14,15 +14,13 @@
 #include "train/table/sample_queue_state.h"
 
 #include "base/arena.h"
+#include "device/philox.h"
 
 #include <stdlib.h>
 
 static uint64_t mix(uint64_t x)
 {
-    x += 0x9e3779b97f4a7c15u;
-    x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9u;
-    x = (x ^ x >> 27) * 0x94d049bb133111ebu;
-    return x ^ x >> 31;
+    return hzp_mix64(x + 0x9e3779b97f4a7c15u);
 }
 
 /* The i-th random number of order `round`; a function of the seed and these two only.  The
@@ -74,12 +72,8 @@ void hzp_sample_queue_destroy(struct hzp_sample_queue *q)
     free(q->gone);
     free(q->failed.number);
     free(q->rejected.number);
-    list_free(&q->waiting);
-    list_free(&q->next);
-    list_free(&q->drawn);
-    list_free(&q->ahead);
-    list_free(&q->later);
-    list_free(&q->kept);
+    for (int i = 0; i < HZP_COUNT(q->list); i++)
+        list_free(&q->list[i]);
     for (int32_t i = 0; i < q->replays; i++)
         hzp_sample_destroy(q->replay[i].sample);
     free(q->replay);
@@ -208,12 +202,11 @@ uint64_t hzp_sample_queue_age(struct hzp_sample_queue *q, uint64_t now_ns)
     hzp_assert_engine_thread();
     now_ns = HZP_MAX(now_ns, 1);
     hzp_lock_take(&q->lock);
-    const uint64_t since[] = {stamp(&q->waiting, now_ns), stamp(&q->next, now_ns),
-                              stamp(&q->drawn, now_ns),   stamp(&q->ahead, now_ns),
-                              stamp(&q->later, now_ns),   stamp(&q->kept, now_ns)};
-    uint64_t oldest = since[0];
-    for (int i = 1; i < HZP_COUNT(since); i++)
-        oldest = HZP_MIN(oldest, since[i]);
+    uint64_t oldest = now_ns;
+    for (int i = 0; i < HZP_COUNT(q->list); i++) {
+        uint64_t since = stamp(&q->list[i], now_ns);
+        oldest = HZP_MIN(oldest, since);
+    }
     hzp_lock_release(&q->lock);
     return now_ns > oldest ? now_ns - oldest : 0;
 }
@@ -390,10 +383,9 @@ int32_t hzp_sample_queue_passes(struct hzp_sample_queue *q, struct hzp_passes **
     struct hzp_passes *each = hzp_xcalloc((size_t)count + 1, sizeof(*each));
     for (int64_t i = 0; i < count; i++)
         each[i] = (struct hzp_passes){after + i + 1, after + i + 1, q->config.passes, true};
-    const struct list *lists[] = {&q->waiting, &q->next, &q->drawn, &q->ahead, &q->later, &q->kept};
-    for (int i = 0; i < HZP_COUNT(lists); i++)
-        for (int32_t j = 0; j < lists[i]->count; j++) {
-            const struct entry *entry = &lists[i]->entry[lists[i]->head + j];
+    for (int i = 0; i < HZP_COUNT(q->list); i++)
+        for (int32_t j = 0; j < q->list[i].count; j++) {
+            const struct entry *entry = &q->list[i].entry[q->list[i].head + j];
             int64_t at = entry->sample->sequence_number - after - 1;
             if (entry->sample->sequence_number <= 0 || at < 0)
                 continue;
@@ -581,9 +573,9 @@ static int32_t drop(struct hzp_sample_queue *q, struct list *list, int64_t first
 
 static int32_t drop_all(struct hzp_sample_queue *q, int64_t first, int64_t last)
 {
-    int32_t dropped = drop(q, &q->waiting, first, last) + drop(q, &q->next, first, last) +
-                      drop(q, &q->drawn, first, last) + drop(q, &q->ahead, first, last) +
-                      drop(q, &q->later, first, last) + drop(q, &q->kept, first, last);
+    int32_t dropped = 0;
+    for (int i = 0; i < HZP_COUNT(q->list); i++)
+        dropped += drop(q, &q->list[i], first, last);
     q->redraw = q->redraw && q->drawn.count;
     q->ahead_undone = q->ahead_undone && q->ahead.count;
     return dropped;

@@ -10,8 +10,7 @@
  * Thread: reserve, unreserve, push, restore, ready and stats: any; the rest: engine, or as the
  * function says.
  */
-#ifndef HZP_TRAIN_TABLE_SAMPLE_QUEUE_H
-#define HZP_TRAIN_TABLE_SAMPLE_QUEUE_H
+#pragma once
 
 #include "train/table/sample_log.h"
 
@@ -150,5 +149,3 @@ void hzp_sample_queue_read_stats(struct hzp_sample_queue *q, struct hzp_sample_q
 int64_t hzp_sample_queue_count_draws(const struct hzp_sample_queue_config *config,
                                      const int32_t *tokens, int32_t samples, int64_t tokens_max,
                                      int32_t max);
-
-#endif

@@ -4,8 +4,7 @@
  *
  * Thread: as the comments in the struct say.
  */
-#ifndef HZP_TRAIN_TABLE_SAMPLE_QUEUE_STATE_H
-#define HZP_TRAIN_TABLE_SAMPLE_QUEUE_STATE_H
+#pragma once
 
 #include "train/table/sample_queue.h"
 
@@ -46,9 +45,16 @@ struct hzp_sample_queue {
     int32_t replays;
     /* under lock */
     struct hzp_lock lock;
-    struct list waiting, next;
-    /* config.by_lesson: those of no group yet; those of the group that have had all their passes */
-    struct list later, kept;
+    union {
+        struct list list[6];
+        struct {
+            struct list waiting, next;
+            /* config.by_lesson: those of no group yet; those of the group that have had all their
+             * passes */
+            struct list later, kept;
+            struct list drawn, ahead; /* only the engine thread changes them */
+        };
+    };
     int32_t samples; /* held and reserved; replay samples do not count */
     int64_t tokens;
     double work;            /* tokens times passes left, of all samples held */
@@ -58,7 +64,6 @@ struct hzp_sample_queue {
     bool redraw;             /* the next draw returns the drawn samples again */
     bool ahead_undone;       /* the same of those drawn ahead */
     /* engine thread only */
-    struct list drawn, ahead;
     struct entry *gone; /* finished, but borrowed by the caller until the next draw */
     int32_t gones, gones_room;
     struct numbers failed;   /* samples that left without having been learned */
@@ -113,5 +118,3 @@ void hzp_sample_queue_advance(struct hzp_sample_queue *q);
 void hzp_sample_queue_shuffle_replay(struct hzp_sample_queue *q, uint64_t round);
 /* Nothing waits in this group: begins one of the lessons that wait.  The lock is held. */
 void hzp_sample_queue_begin_group(struct hzp_sample_queue *q, int64_t tokens_max);
-
-#endif

@@ -12,8 +12,7 @@
  *
  * Thread: one at a time, as above.
  */
-#ifndef HZP_API_HTTP_ROUTES_ANSWER_H
-#define HZP_API_HTTP_ROUTES_ANSWER_H
+#pragma once
 
 #include "api/http/routes/completion.h"
 #include "api/http/wire/http.h"
@@ -74,5 +73,3 @@ json_t *hzp_answer_failure(const struct hzp_answer *a, int *ret_status);
 /* Whether an answer that failed is left without an end, because this process ends and the relay
  * asks the next rank 0: the engine has failed, or a rank of the group was lost. */
 bool hzp_answer_abandons(const struct hzp_answer *a);
-
-#endif

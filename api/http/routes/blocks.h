@@ -8,8 +8,7 @@
  *
  * Thread: as answer.h; parsing: the pool's.
  */
-#ifndef HZP_API_HTTP_ROUTES_BLOCKS_H
-#define HZP_API_HTTP_ROUTES_BLOCKS_H
+#pragma once
 
 #include "api/http/routes/answer.h"
 
@@ -75,5 +74,3 @@ int hzp_messages_count(const json_t *body, const struct hzp_engine *engine, json
                        struct hzp_err_text *reterr);
 int hzp_messages_parse(const json_t *body, const struct hzp_engine *engine,
                        struct hzp_completion_params *ret, struct hzp_err_text *reterr);
-
-#endif

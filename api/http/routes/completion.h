@@ -15,8 +15,7 @@
  *
  * Thread: one at a time, except hzp_completion_leave: any.
  */
-#ifndef HZP_API_HTTP_ROUTES_COMPLETION_H
-#define HZP_API_HTTP_ROUTES_COMPLETION_H
+#pragma once
 
 #include "api/engine/engine.h"
 #include "api/http/wire/notify.h"
@@ -305,5 +304,3 @@ struct hzp_request_info;
  * */
 void hzp_request_completed(const struct hzp_request_info *info, int status,
                            const struct hzp_completion *c);
-
-#endif

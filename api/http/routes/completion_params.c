@@ -5,7 +5,7 @@
 #include "api/http/wire/fields.h"
 #include "base/arena.h"
 #include "base/json.h"
-#include "text/chars/utf8.h"
+#include "base/utf8.h"
 
 #include <errno.h>
 #include <math.h>

@@ -9,7 +9,7 @@
 #include "api/http/routes/answer.h"
 #include "api/http/routes/journal.h"
 #include "base/json.h"
-#include "text/chars/utf8.h"
+#include "base/utf8.h"
 
 #include <stdlib.h>
 #include <string.h>

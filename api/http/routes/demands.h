@@ -17,8 +17,7 @@
  *
  * Thread: pool.
  */
-#ifndef HZP_API_HTTP_ROUTES_DEMANDS_H
-#define HZP_API_HTTP_ROUTES_DEMANDS_H
+#pragma once
 
 #include "api/http/wire/http.h"
 #include "serve/consistency.h"
@@ -35,5 +34,3 @@ json_t *hzp_unmet_json(const struct hzp_request *rq);
 
 /* Sends an error; a 409 tells clients not to repeat the request. */
 enum MHD_Result hzp_reply_unmet(struct hzp_exchange *x, int status, json_t *error);
-
-#endif

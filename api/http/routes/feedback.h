@@ -7,8 +7,7 @@
  *
  * Thread: any (one lock inside).
  */
-#ifndef HZP_API_HTTP_ROUTES_FEEDBACK_H
-#define HZP_API_HTTP_ROUTES_FEEDBACK_H
+#pragma once
 
 #include "api/http/routes/completion.h"
 
@@ -32,5 +31,3 @@ struct hzp_feedback_stats {
     double sum;
 };
 void hzp_feedback_read(struct hzp_feedback *f, struct hzp_feedback_stats *ret);
-
-#endif

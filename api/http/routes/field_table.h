@@ -18,8 +18,7 @@
  *
  * Thread: any; constants.
  */
-#ifndef HZP_API_HTTP_ROUTES_FIELD_TABLE_H
-#define HZP_API_HTTP_ROUTES_FIELD_TABLE_H
+#pragma once
 
 #include "base/err.h"
 
@@ -87,5 +86,3 @@ bool hzp_members_find(const char *names, const char *name, bool *ret_ignored);
  * text and param name the field. */
 int hzp_fields_check(const struct hzp_field_set *set, const json_t *body, json_t **ignored,
                      struct hzp_err_text *reterr);
-
-#endif

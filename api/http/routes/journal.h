@@ -32,8 +32,7 @@
  *
  * Thread: as answer.h.
  */
-#ifndef HZP_API_HTTP_ROUTES_JOURNAL_H
-#define HZP_API_HTTP_ROUTES_JOURNAL_H
+#pragma once
 
 #include "api/http/routes/answer.h"
 
@@ -43,5 +42,3 @@ int hzp_journal_begin(struct hzp_answer *a, struct hzp_err_text *reterr);
 
 /* Appends the lines of what a->out has new events of, or (events false) none.  HZP_ENOMEM. */
 int hzp_journal_write(struct hzp_answer *a, bool events);
-
-#endif

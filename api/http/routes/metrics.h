@@ -4,8 +4,7 @@
  *
  * Thread: any; one short lock.
  */
-#ifndef HZP_API_HTTP_ROUTES_METRICS_H
-#define HZP_API_HTTP_ROUTES_METRICS_H
+#pragma once
 
 #include "api/http/wire/request_log.h"
 #include "train/conductor/trainer.h"
@@ -28,5 +27,3 @@ void hzp_metrics_update(struct hzp_metrics *m, const struct hzp_update_report *r
 
 /* The whole page; the caller frees it.  NULL: out of memory. */
 char *hzp_metrics_page(struct hzp_server *server);
-
-#endif

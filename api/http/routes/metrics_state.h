@@ -4,8 +4,7 @@
  *
  * Thread: under the lock, the fields below it.
  */
-#ifndef HZP_API_HTTP_ROUTES_METRICS_STATE_H
-#define HZP_API_HTTP_ROUTES_METRICS_STATE_H
+#pragma once
 
 #include "api/http/routes/metrics.h"
 #include "base/thread.h"
@@ -53,5 +52,3 @@ struct hzp_metrics {
 /* Requests of the i-th route of `time` that were answered with a status of this class (2: 2xx).
  * Thread: under the lock, or on a copy. */
 uint64_t hzp_metrics_http_class(const struct hzp_metrics *m, int i, int class);
-
-#endif

@@ -3,8 +3,7 @@
  *
  * Thread: the pool's, one per page.
  */
-#ifndef HZP_API_HTTP_ROUTES_METRICS_TEXT_H
-#define HZP_API_HTTP_ROUTES_METRICS_TEXT_H
+#pragma once
 
 #include "api/http/routes/metrics_state.h"
 
@@ -35,5 +34,3 @@ void hzp_page_buckets(struct hzp_page *p, const char *name, const char *labels,
                       const struct hzp_histogram *h);
 /* A label's value: quotes and backslashes are escaped, a newline is a blank; cut to size. */
 void hzp_page_label_text(const char *text, char *out, size_t size);
-
-#endif

@@ -9,8 +9,7 @@
  *
  * Thread: keep: any, under the server's policy lock; restore: main, before requests come.
  */
-#ifndef HZP_API_HTTP_ROUTES_OPERATOR_H
-#define HZP_API_HTTP_ROUTES_OPERATOR_H
+#pragma once
 
 #include "api/http/wire/http.h"
 
@@ -26,5 +25,3 @@ json_t *hzp_policy_kept(struct hzp_engine *engine);
  * the bound that it sets, -1: none. */
 int hzp_policy_set(struct hzp_engine *engine, const json_t *body, int64_t *ret_staleness,
                    struct hzp_err_text *reterr);
-
-#endif

@@ -3,8 +3,7 @@
  *
  * Thread: any.
  */
-#ifndef HZP_API_HTTP_ROUTES_REPLICAS_ROUTE_H
-#define HZP_API_HTTP_ROUTES_REPLICAS_ROUTE_H
+#pragma once
 
 #include "api/http/wire/http.h"
 
@@ -21,5 +20,3 @@ int hzp_replicas_missing(const struct hzp_engine *engine, char *why, size_t size
 
 /* Writes the metrics of ranks, a line for each; labels: those that all metrics have. */
 void hzp_replicas_metrics(const struct hzp_engine *engine, const char *labels, FILE *out);
-
-#endif

@@ -4,8 +4,7 @@
  *
  * Thread: as the handler's, where nothing else is said.
  */
-#ifndef HZP_API_HTTP_ROUTES_ROUTE_H
-#define HZP_API_HTTP_ROUTES_ROUTE_H
+#pragma once
 
 #include "api/http/wire/http.h"
 
@@ -47,5 +46,3 @@ struct hzp_waiting {
  */
 enum MHD_Result hzp_wait(struct hzp_exchange *x, double seconds, struct hzp_waiting *w,
                          bool (*look)(struct hzp_waiting *, bool, bool, enum MHD_Result *));
-
-#endif

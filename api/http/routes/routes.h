@@ -4,8 +4,7 @@
  *
  * Thread: as struct hzp_route says, by the row of the table.
  */
-#ifndef HZP_API_HTTP_ROUTES_ROUTES_H
-#define HZP_API_HTTP_ROUTES_ROUTES_H
+#pragma once
 
 #include "api/http/wire/http.h"
 
@@ -59,5 +58,3 @@ bool hzp_feed_examples(struct hzp_exchange *x);
 struct hzp_page;
 /* Writes the metrics of rollouts. */
 void hzp_rollouts_metrics(struct hzp_page *page, const struct hzp_engine *engine);
-
-#endif

@@ -12,8 +12,7 @@
  *
  * Thread: pool; `then` runs on a lane's.
  */
-#ifndef HZP_API_HTTP_ROUTES_STRUCTURE_WAIT_H
-#define HZP_API_HTTP_ROUTES_STRUCTURE_WAIT_H
+#pragma once
 
 #include "api/http/routes/completion.h"
 #include "api/http/wire/http.h"
@@ -25,5 +24,3 @@ typedef void hzp_structure_then(struct hzp_exchange *x, struct hzp_completion_pa
  * or is answered or closed. */
 void hzp_structure_wait(struct hzp_exchange *x, struct hzp_completion_params *params,
                         hzp_structure_then *then);
-
-#endif

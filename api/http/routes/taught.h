@@ -18,8 +18,7 @@
  *
  * Thread: any.
  */
-#ifndef HZP_API_HTTP_ROUTES_TAUGHT_H
-#define HZP_API_HTTP_ROUTES_TAUGHT_H
+#pragma once
 
 #include "train/table/sample_log.h"
 
@@ -46,5 +45,3 @@ void hzp_session_restore(struct hzp_taught *t, const struct hzp_session *session
 void hzp_session_note(struct hzp_taught *t, const char *name, int64_t n);
 /* The newest example that the session may have taught; 0: none. */
 int64_t hzp_session_newest(struct hzp_taught *t, const char *name);
-
-#endif

@@ -3,8 +3,7 @@
  *
  * Thread: any.
  */
-#ifndef HZP_API_HTTP_ROUTES_VERSIONS_ROUTE_H
-#define HZP_API_HTTP_ROUTES_VERSIONS_ROUTE_H
+#pragma once
 
 #include "api/http/wire/http.h"
 #include "api/learn/versions.h"
@@ -39,5 +38,3 @@ enum MHD_Result hzp_reply_conflict(struct hzp_exchange *x, int code,
  * the job has ended, or after ?timeout= seconds. */
 enum MHD_Result hzp_job_run(struct hzp_exchange *x, const struct hzp_version_job *asked,
                             const char *action, json_t *what);
-
-#endif

@@ -24,8 +24,7 @@
  *
  * Thread: any; constant once made, but for the keys that come from files.
  */
-#ifndef HZP_API_HTTP_WIRE_AUTH_H
-#define HZP_API_HTTP_WIRE_AUTH_H
+#pragma once
 
 #include "api/http/wire/settings.h"
 #include "base/err.h"
@@ -78,5 +77,3 @@ bool hzp_auth_add_cors(const struct hzp_auth *auth, struct MHD_Connection *conne
                        struct MHD_Response *response, bool preflight);
 /* Whether the request asks for permission to send another one. */
 bool hzp_auth_is_preflight(struct MHD_Connection *connection, const char *method);
-
-#endif

@@ -28,8 +28,7 @@
  *
  * Thread: any; `admit` runs on the door's thread ("hzp-door").
  */
-#ifndef HZP_API_HTTP_WIRE_DOOR_H
-#define HZP_API_HTTP_WIRE_DOOR_H
+#pragma once
 
 #include "api/http/wire/port.h"
 #include "base/err.h"
@@ -88,5 +87,3 @@ struct hzp_door_stats {
     uint64_t made_way, descriptors_exhausted;
 };
 void hzp_door_read_stats(struct hzp_door *door, struct hzp_door_stats *ret);
-
-#endif

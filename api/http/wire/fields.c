@@ -2,7 +2,7 @@
 #include "api/http/wire/fields.h"
 
 #include "text/chars/textbuf.h"
-#include "text/chars/utf8.h"
+#include "base/utf8.h"
 
 #include <math.h>
 #include <string.h>

@@ -7,8 +7,7 @@
  *
  * Thread: any.
  */
-#ifndef HZP_API_HTTP_WIRE_FIELDS_H
-#define HZP_API_HTTP_WIRE_FIELDS_H
+#pragma once
 
 #include "base/err.h"
 #include "base/json.h"
@@ -38,5 +37,3 @@ int64_t hzp_field_bound(double bound);
 
 /* "a string", "an object": for messages. */
 const char *hzp_json_kind(const json_t *value);
-
-#endif

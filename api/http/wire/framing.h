@@ -13,8 +13,7 @@
  *
  * Thread: a socket's state belongs to the I/O thread that reads it.
  */
-#ifndef HZP_API_HTTP_WIRE_FRAMING_H
-#define HZP_API_HTTP_WIRE_FRAMING_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -50,5 +49,3 @@ void hzp_framing_next(int fd);
 /* What is wrong with the request last handed over, as far as it has come, or with one before it,
  * for the answer; NULL: nothing. */
 const char *hzp_framing_fault(int fd);
-
-#endif

@@ -4,8 +4,7 @@
  * Bounds: it has no memory beside the library's window; the caller says when there is enough.
  * Thread: one per body.
  */
-#ifndef HZP_API_HTTP_WIRE_GZIP_H
-#define HZP_API_HTTP_WIRE_GZIP_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -25,5 +24,3 @@ int hzp_gzip_feed(struct hzp_gzip *gzip, const char *data, size_t bytes,
 
 /* Whether the bytes so far are none, or one or several whole members. */
 bool hzp_gzip_whole(const struct hzp_gzip *gzip);
-
-#endif

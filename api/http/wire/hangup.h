@@ -8,8 +8,7 @@
  *
  * Thread: any; `left` runs on the watching thread and may only raise flags and poke.
  */
-#ifndef HZP_API_HTTP_WIRE_HANGUP_H
-#define HZP_API_HTTP_WIRE_HANGUP_H
+#pragma once
 
 #include "base/err.h"
 
@@ -23,5 +22,3 @@ void hzp_hangup_destroy(struct hzp_hangup *h); /* NULL: no effect */
  * without. */
 int hzp_hangup_watch(struct hzp_hangup *h, int fd, void (*left)(void *ctx), void *ctx);
 void hzp_hangup_forget(struct hzp_hangup *h, int fd);
-
-#endif

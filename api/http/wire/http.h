@@ -27,8 +27,7 @@
  * Thread: a handler runs on an I/O thread (hzp_route.at_once) or on one of the pool; an
  * exchange is used by one thread at a time.
  */
-#ifndef HZP_API_HTTP_WIRE_HTTP_H
-#define HZP_API_HTTP_WIRE_HTTP_H
+#pragma once
 
 #include "api/engine/engine.h"
 #include "api/http/wire/auth.h"
@@ -281,5 +280,3 @@ const char *hzp_exchange_header(const struct hzp_exchange *x, const char *name);
 /* The body, behind its journal, as a JSON object; NULL: an error was answered, *ret_answered is its
  * result. */
 json_t *hzp_exchange_json(struct hzp_exchange *x, enum MHD_Result *ret_answered);
-
-#endif

@@ -27,8 +27,7 @@
  *
  * Thread: any; pure functions.
  */
-#ifndef HZP_API_HTTP_WIRE_JOIN_H
-#define HZP_API_HTTP_WIRE_JOIN_H
+#pragma once
 
 #include <stdint.h>
 
@@ -53,5 +52,3 @@ int32_t hzp_join_steps(const struct hzp_join *join);
 
 /* The joining window (k - 1) t, in nanoseconds. */
 uint64_t hzp_join_window(const struct hzp_join *join);
-
-#endif

@@ -23,8 +23,7 @@
  *
  * Thread: any; the functions run on the notifying thread ("hzp-notify") and never block.
  */
-#ifndef HZP_API_HTTP_WIRE_NOTIFY_H
-#define HZP_API_HTTP_WIRE_NOTIFY_H
+#pragma once
 
 #include "api/http/wire/join.h"
 #include "base/err.h"
@@ -73,5 +72,3 @@ void hzp_notify_settle(struct hzp_notify *n);
  * calls, and no other thread. */
 void hzp_notify_poll(struct hzp_notify *n, struct hzp_note *note);
 void hzp_notify_unpoll(struct hzp_notify *n, struct hzp_note *note);
-
-#endif

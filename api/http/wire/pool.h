@@ -10,8 +10,7 @@
  *
  * Thread: any; tasks run on the pool's threads ("hzp-http").
  */
-#ifndef HZP_API_HTTP_WIRE_POOL_H
-#define HZP_API_HTTP_WIRE_POOL_H
+#pragma once
 
 #include "base/err.h"
 
@@ -47,5 +46,3 @@ bool hzp_pool_take_back(struct hzp_pool *pool, struct hzp_pool_task *task);
 
 /* Tasks in the queue now, and those that run. */
 int hzp_pool_load(struct hzp_pool *pool);
-
-#endif

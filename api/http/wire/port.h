@@ -9,8 +9,7 @@
  *
  * Thread: main.
  */
-#ifndef HZP_API_HTTP_WIRE_PORT_H
-#define HZP_API_HTTP_WIRE_PORT_H
+#pragma once
 
 #include "api/http/wire/settings.h"
 #include "base/err.h"
@@ -38,5 +37,3 @@ void hzp_port_take(const struct hzp_http_settings *settings, int fd, const char 
 int hzp_port_listen(struct hzp_port *port, int backlog, struct hzp_err_text *reterr);
 
 void hzp_port_close(struct hzp_port *port); /* if it still owns the socket */
-
-#endif

@@ -13,8 +13,7 @@
  *
  * Thread: any.
  */
-#ifndef HZP_API_HTTP_WIRE_REQUEST_LOG_H
-#define HZP_API_HTTP_WIRE_REQUEST_LOG_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -38,5 +37,3 @@ void hzp_request_log(const struct hzp_request_info *info, int status);
 
 /* The same with more at the end of the line: text that begins with a space, or "". */
 void hzp_request_log_more(const struct hzp_request_info *info, int status, const char *more);
-
-#endif

@@ -5,8 +5,7 @@
  *
  * Thread: any; constant once the server has started.
  */
-#ifndef HZP_API_HTTP_WIRE_SETTINGS_H
-#define HZP_API_HTTP_WIRE_SETTINGS_H
+#pragma once
 
 #include <stdint.h>
 
@@ -27,5 +26,3 @@ struct hzp_http_settings {
     int64_t receive_seconds; /* a body has to arrive whole within so long */
     int64_t join_ms;         /* the longest joining window of streams (join.h); 0: none */
 };
-
-#endif

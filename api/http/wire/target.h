@@ -8,8 +8,7 @@
  *
  * Thread: any.
  */
-#ifndef HZP_API_HTTP_WIRE_TARGET_H
-#define HZP_API_HTTP_WIRE_TARGET_H
+#pragma once
 
 #include <stddef.h>
 
@@ -30,5 +29,3 @@ const char *hzp_target_argument(const struct hzp_target *target, const char *nam
 
 /* The name of the first argument that is none of the known ones (up to NULL); NULL: all are. */
 const char *hzp_target_unknown(const struct hzp_target *target, const char *const *known);
-
-#endif

@@ -6,8 +6,7 @@
  *
  * Thread: any.
  */
-#ifndef HZP_API_HTTP_WIRE_UNKNOWN_H
-#define HZP_API_HTTP_WIRE_UNKNOWN_H
+#pragma once
 
 #include "base/thread.h"
 
@@ -28,5 +27,3 @@ void hzp_unknown_fini(struct hzp_unknown *u);
 
 /* A request had the field: counts it, and logs its name if it is the first with it. */
 void hzp_unknown_count(struct hzp_unknown *u, const char *name);
-
-#endif

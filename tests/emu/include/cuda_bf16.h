@@ -3,8 +3,7 @@
  *
  * Thread: one.  C++17.
  */
-#ifndef HZP_TESTS_EMU_CUDA_BF16_H
-#define HZP_TESTS_EMU_CUDA_BF16_H
+#pragma once
 
 #include <cuda_runtime.h>
 
@@ -42,5 +41,3 @@ static inline __nv_bfloat162 __floats2bfloat162_rn(float x, float y)
 {
     return __nv_bfloat162{__float2bfloat16_rn(x), __float2bfloat16_rn(y)};
 }
-
-#endif

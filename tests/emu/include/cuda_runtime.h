@@ -7,8 +7,7 @@
  *
  * Thread: one.  C++17.
  */
-#ifndef HZP_TESTS_EMU_CUDA_RUNTIME_H
-#define HZP_TESTS_EMU_CUDA_RUNTIME_H
+#pragma once
 
 #include <math.h>
 #include <string.h>
@@ -374,5 +373,3 @@ static inline cudaError_t cudaFuncGetAttributes(struct cudaFuncAttributes *ret,
 {
     return hzp_emu_func_get(ret, (const void *)kernel);
 }
-
-#endif

@@ -4,8 +4,7 @@
  *
  * Thread: one.  C17 and C++17.
  */
-#ifndef HZP_TESTS_EMU_CUDA_RUNTIME_API_H
-#define HZP_TESTS_EMU_CUDA_RUNTIME_API_H
+#pragma once
 
 #include <stddef.h>
 
@@ -103,5 +102,4 @@ cudaError_t hzp_emu_func_get(struct cudaFuncAttributes *ret, const void *kernel)
 
 #ifdef __cplusplus
 }
-#endif
 #endif

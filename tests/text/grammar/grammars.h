@@ -3,8 +3,7 @@
  *
  * Thread: main.
  */
-#ifndef HZP_TESTS_GRAMMAR_GRAMMARS_H
-#define HZP_TESTS_GRAMMAR_GRAMMARS_H
+#pragma once
 
 #include "base/json.h"
 #include "text/grammar/gbnf.h"
@@ -59,5 +58,3 @@ static inline bool test_bit(const uint32_t *mask, int32_t token)
 {
     return mask[token / 32] >> token % 32 & 1;
 }
-
-#endif

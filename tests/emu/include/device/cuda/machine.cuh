@@ -2,8 +2,7 @@
 /* device/cuda/machine.cuh for the block emulator: takes the place of the real one when kernels are
  * compiled as C++.  Same names, same meaning; the instructions by their definition in the PTX ISA.
  */
-#ifndef HZP_DEVICE_CUDA_MACHINE_CUH
-#define HZP_DEVICE_CUDA_MACHINE_CUH
+#pragma once
 
 #include <cuda_bf16.h>
 #include <cuda_runtime.h>
@@ -219,5 +218,3 @@ static inline float exp_2(float x)
     float y = exp2f(fabsf(x) < 0x1p-126f ? 0 : x);
     return y < 0x1p-126f ? 0 : y;
 }
-
-#endif

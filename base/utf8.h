@@ -1,11 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* text/chars/utf8.h - code points in and out of UTF-8.
+/* base/utf8.h - code points in and out of UTF-8.
  *
  * Invariant: hzp_utf8_get reads only text that hzp_utf8_valid has accepted.
  * Thread: any.
  */
-#ifndef HZP_TEXT_CHARS_UTF8_H
-#define HZP_TEXT_CHARS_UTF8_H
+#pragma once
 
 #include "base/base.h"
 
@@ -96,6 +95,13 @@ static inline size_t hzp_utf8_valid(const char *text, size_t bytes)
     return at;
 }
 
+/* Bytes of the character at p; 0: it is not UTF-8. */
+static inline size_t hzp_utf8_bytes(const char *p, const char *end)
+{
+    int n = hzp_utf8_length((uint8_t)*p);
+    return n && end - p >= n && hzp_utf8_valid(p, (size_t)n) == (size_t)n ? (size_t)n : 0;
+}
+
 /* White_Space of Unicode. */
 static inline bool hzp_utf8_is_space(uint32_t code)
 {
@@ -104,5 +110,3 @@ static inline bool hzp_utf8_is_space(uint32_t code)
     return code == 0x85 || code == 0xA0 || code == 0x1680 || (code >= 0x2000 && code <= 0x200A) ||
            code == 0x2028 || code == 0x2029 || code == 0x202F || code == 0x205F || code == 0x3000;
 }
-
-#endif
