@@ -225,12 +225,8 @@ static const struct hzp_family families[] = {
      .theta = 500000,
      .local_theta = 500000,
      .eps = 1e-5},
-    {.model_type = "glm", .architecture = "GlmForCausalLM", ROWS(glm_rows), GLM},
-    {.model_type = "glm4",
-     .architecture = "Glm4ForCausalLM",
-     ROWS(glm4_rows),
-     .norm_after = true,
-     GLM},
+    {.model_type = "glm", ROWS(glm_rows), GLM},
+    {.model_type = "glm4", ROWS(glm4_rows), .norm_after = true, GLM},
 };
 
 const struct hzp_family *hzp_family_find(const char *model_type)

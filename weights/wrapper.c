@@ -23,6 +23,11 @@ static const struct wrapper *find(const json_t *root)
     return NULL;
 }
 
+/* What transformers calls the text models. */
+static const char *const architecture[][2] = {{"gemma3_text", "Gemma3ForCausalLM"},
+                                              {"mistral", "MistralForCausalLM"},
+                                              {"ministral3", "Ministral3ForCausalLM"}};
+
 /* Keys that may stand in the wrapper instead. */
 static const char *const shared[] = {"bos_token_id", "eos_token_id",        "dtype",
                                      "torch_dtype",  "tie_word_embeddings", "quantization_config"};
@@ -58,8 +63,7 @@ int hzp_wrapper_text(const char *path, const json_t *root, json_t **ret,
     if (w->heads && absent(flat, "num_attention_heads"))
         json_object_set_new(flat, "num_attention_heads", json_integer(w->heads));
     const char *type = json_string_value(json_object_get(flat, "model_type"));
-    const struct hzp_family *family = type ? hzp_family_find(type) : NULL;
-    if (!family) {
+    if (!type || !hzp_family_find(type)) {
         int r = hzp_fail_param(reterr, HZP_EUNSUP, "text_config",
                                "%s: text_config: model_type \"%.40s\" is not supported; these are: "
                                "%s",
@@ -67,7 +71,9 @@ int hzp_wrapper_text(const char *path, const json_t *root, json_t **ret,
         json_decref(flat);
         return r;
     }
-    json_object_set_new(flat, "architectures", json_pack("[s]", family->architecture));
+    for (int i = 0; i < HZP_COUNT(architecture); i++)
+        if (!strcmp(architecture[i][0], type))
+            json_object_set_new(flat, "architectures", json_pack("[s]", architecture[i][1]));
     *ret = flat;
     return HZP_OK;
 }
