@@ -16,17 +16,18 @@ Needs torch, transformers, safetensors and numpy.
 import argparse
 import os
 import random
+import shutil
 import subprocess
 import sys
 import tempfile
 
 import golden
 import torch
-from transformers import AutoModelForCausalLM
+from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText
 
 FAMILIES = ("llama", "mistral", "qwen2", "qwen3", "granite", "smollm3", "phi3", "ministral3", "olmo2",
-            "gemma2", "gemma3_text", "olmo3")
-CLASSES = {"olmo2": "Olmo2", "gemma2": "Gemma2", "gemma3_text": "Gemma3", "olmo3": "Olmo3",
+            "gemma2", "gemma3_text", "olmo3", "glm", "glm4")
+CLASSES = {"glm": "Glm", "glm4": "Glm4", "olmo2": "Olmo2", "gemma2": "Gemma2", "gemma3_text": "Gemma3", "olmo3": "Olmo3",
            "llama": "Llama", "mistral": "Mistral", "qwen2": "Qwen2", "qwen3": "Qwen3",
            "granite": "Granite", "smollm3": "SmolLM3", "phi3": "Phi3", "ministral3": "Ministral3"}
 
@@ -87,13 +88,13 @@ def configuration(draw, family, layers=None):
     heads, kv_heads = draw.choice([(1, 1), (2, 1), (2, 2), (3, 1), (3, 3), (4, 2)])
     dim = draw.choice([6, 8])
     gemma = family.startswith("gemma")
-    nested = family in ("qwen3", "ministral3") or gemma  # the head's width is its own
+    nested = family in ("qwen3", "ministral3", "glm", "glm4") or gemma  # the head's width is its own
     width = draw.choice([18, 22]) if nested else heads * dim
     width = draw.choice([18, 24]) if gemma else width  # transformers wants a multiple of heads
     if gemma and width % heads:
         heads, kv_heads = 2, draw.choice([1, 2])
     layers = layers or draw.choice([2, 3])
-    partial = draw.choice([1.0, 4 / dim]) if family == "phi3" else 1.0
+    partial = draw.choice([1.0, 4 / dim]) if family in ("phi3", "glm", "glm4") else 1.0
     config = {
         "architectures": [CLASSES[family] + "ForCausalLM"], "model_type": family,
         "rms_norm_eps": draw.choice([1e-6, 1e-5]), "rope_theta": draw.choice([500.0, 10000.0]),
@@ -118,6 +119,9 @@ def configuration(draw, family, layers=None):
     if family == "smollm3":
         config |= draw.choice([{"no_rope_layers": [draw.randrange(2) for _ in range(layers)]},
                                {"no_rope_layer_interval": 2}])
+    if family in ("glm", "glm4"):
+        # where keys do not turn, their biases have a gradient of 0
+        config |= {"partial_rotary_factor": partial, "attention_bias": partial == 1.0}
     if family == "phi3":
         config |= {"partial_rotary_factor": partial, "original_max_position_embeddings": 1024}
     return {key: value for key, value in config.items()
@@ -139,6 +143,35 @@ def same_logits(first, second):
         sys.exit(f"{second}: other logits than {first}")
 
 
+WRAPPERS = {"gemma3_text": "gemma3", "mistral": "mistral3", "ministral3": "mistral3"}
+
+
+def compare(test, backend, directory, text):
+    """test_golden on the directory; what it saves has the logits of the text model."""
+    saved = directory + "-saved"
+    done = subprocess.run([test, backend, directory], check=False,
+                          env={**os.environ, "GOLDEN_SAVE": saved, "GOLDEN_AS": text})
+    if done.returncode:
+        sys.exit(f"{directory}: {golden.MODELS[os.path.basename(text)]}")
+    same_logits(text, saved)
+
+
+def wrap(source, directory, wrapper):
+    """The model of `source` as the text model of a vision model with random other parts, and its numbers."""
+    model = AutoModelForCausalLM.from_pretrained(source, dtype=torch.float32)
+    vision = {"hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2,
+              "image_size": 28, "patch_size": 14, "head_dim": 4}
+    kind = "siglip_vision_model" if wrapper == "gemma3" else "pixtral"
+    whole = AutoModelForImageTextToText.from_config(AutoConfig.for_model(
+        wrapper, text_config=model.config.to_dict(), vision_config={"model_type": kind, **vision},
+        tie_word_embeddings=model.config.tie_word_embeddings))
+    whole.model.language_model.load_state_dict(model.model.state_dict())
+    whole.lm_head.load_state_dict(model.lm_head.state_dict())
+    whole.save_pretrained(directory)
+    for name in ("golden.json", "golden.safetensors"):
+        shutil.copy(os.path.join(source, name), directory)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("build", metavar="BUILD_DIR")
@@ -156,12 +189,11 @@ def main():
                 draw = random.Random(name)
                 golden.MODELS[name] = (draw.random() < 0.5, configuration(draw, family))
                 golden.write_model(name, root)
-                saved = os.path.join(root, name + "-saved")
-                done = subprocess.run([test, args.backend, os.path.join(root, name)], check=False,
-                                      env={**os.environ, "GOLDEN_SAVE": saved})
-                if done.returncode:
-                    sys.exit(f"{name}: {golden.MODELS[name]}")
-                same_logits(os.path.join(root, name), saved)
+                compare(test, args.backend, os.path.join(root, name), os.path.join(root, name))
+                if family in WRAPPERS:
+                    wrapped = os.path.join(root, name + "-wrapped")
+                    wrap(os.path.join(root, name), wrapped, WRAPPERS[family])
+                    compare(test, args.backend, wrapped, os.path.join(root, name))
 
 
 if __name__ == "__main__":

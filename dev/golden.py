@@ -134,6 +134,16 @@ MODELS |= {
         "rope_local_base_freq": 100.0, "sliding_window": 3, "sliding_window_pattern": 2,
         "tie_word_embeddings": True, **COMMON, **GEMMA, **sizes(16, 20, 3, 2, 1, 48),
         "head_dim": 12}),
+    # Neighbours turn together; of a head's 12 elements 6.  No biases, because those of keys that do not turn have a
+    # gradient of 0, and rounding alone would say where AdamW takes them; glm has biases, and all of a head turns.
+    "glm4": (True, {
+        "architectures": ["Glm4ForCausalLM"], "model_type": "glm4", "rms_norm_eps": 1e-5,
+        "rope_theta": 1000.0, "attention_bias": False, "head_dim": 12, "pad_token_id": 0,
+        "tie_word_embeddings": False, **COMMON, **sizes(16, 20, 2, 2, 1, 48)}),
+    "glm": (True, {
+        "architectures": ["GlmForCausalLM"], "model_type": "glm", "rms_norm_eps": 1e-5,
+        "rope_theta": 1000.0, "partial_rotary_factor": 1.0, "head_dim": 8, "pad_token_id": 0,
+        "tie_word_embeddings": True, **COMMON, **sizes(16, 20, 2, 2, 1, 48)}),
     # every fourth layer sees all and is stretched
     "olmo3": (True, {
         "architectures": ["Olmo3ForCausalLM"], "model_type": "olmo3", "rms_norm_eps": 1e-5,
@@ -164,7 +174,12 @@ def head_dim_of(config):
 
 
 def rotary_dim(config):
-    return int(head_dim_of(config) * config.get("partial_rotary_factor", 1.0))
+    usual = 0.5 if glm(config) else 1.0
+    return int(head_dim_of(config) * config.get("partial_rotary_factor", usual))
+
+
+def glm(config):
+    return config["model_type"].startswith("glm")
 
 
 def gemma(config):
@@ -178,6 +193,8 @@ def norms_of(config):
         return None, post[0], None, post[1]
     if gemma(config):
         return "input_layernorm", post[0], "pre_feedforward_layernorm", post[1]
+    if config["model_type"] == "glm4":
+        return "input_layernorm", "post_self_attn_layernorm", post[0], "post_mlp_layernorm"
     return "input_layernorm", None, "post_attention_layernorm", None
 
 
@@ -222,7 +239,7 @@ def make_weights(config, bf16_exact, generator):
                  deviation=0.3)
         for name, rows in () if fused else (("q", heads), ("k", kv_heads), ("v", kv_heads)):
             draw(f"{layer}self_attn.{name}_proj.weight", rows * head_dim, hidden, deviation=0.3)
-            if config["model_type"] == "qwen2":
+            if config["model_type"] == "qwen2" or glm(config) and config.get("attention_bias", True):
                 draw(f"{layer}self_attn.{name}_proj.bias", rows * head_dim, deviation=0.3)
             full = config["model_type"].startswith("olmo")
             if config["model_type"] in ("qwen3", "gemma3_text", "olmo2", "olmo3") and name != "v":
@@ -232,7 +249,7 @@ def make_weights(config, bf16_exact, generator):
         for name in norms_of(config)[1:]:
             if name:
                 draw(f"{layer}{name}.weight", hidden, deviation=0.2, mean=mean)
-        if fused:
+        if fused or glm(config):
             draw(layer + "mlp.gate_up_proj.weight", 2 * inner, hidden, deviation=0.2)
         else:
             draw(layer + "mlp.gate_proj.weight", inner, hidden, deviation=0.2)
@@ -342,11 +359,15 @@ def rms_norm(x, weight, eps):
     return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + eps) * weight
 
 
-def rope(x, angle, scale):
+def rope(x, angle, scale, neighbours=False):
     """x [rows, heads, head_dim], angle [rows, dim / 2]: of the first dim elements i turns with
-    i + dim / 2."""
+    i + dim / 2, or with its neighbour."""
     cos, sin = angle.cos()[:, None, :] * scale, angle.sin()[:, None, :] * scale
     turned, rest = x.split((2 * angle.shape[1], x.shape[-1] - 2 * angle.shape[1]), dim=-1)
+    if neighbours:
+        first, second = turned[..., ::2], turned[..., 1::2]
+        pairs = (first * cos - second * sin, second * cos + first * sin)
+        return torch.cat((torch.stack(pairs, dim=-1).flatten(-2), rest), dim=-1)
     first, second = turned.chunk(2, dim=-1)
     return torch.cat((first * cos - second * sin, second * cos + first * sin, rest), dim=-1)
 
@@ -409,7 +430,7 @@ def forward(config, weights, batch):
             q, k = norm("self_attn.q_norm", q), norm("self_attn.k_norm", k)
         turn = local_rope(config) if window else config
         if rotates(config, i):
-            q, k = (rope(part, turns[1 if window else 0], amplitude(turn)) for part in (q, k))
+            q, k = (rope(part, turns[1 if window else 0], amplitude(turn), glm(config)) for part in (q, k))
         k, v = k.repeat_interleave(group, dim=1), v.repeat_interleave(group, dim=1)
         score = cap("attn_logit_softcapping", torch.einsum("ihd,jhd->hij", q, k) * scale)
         weight = torch.softmax(score.masked_fill(~seen, -math.inf), dim=-1)

@@ -3,6 +3,7 @@
 
 #include "weights/config_read.h"
 #include "weights/families.h"
+#include "weights/wrapper.h"
 #include "base/json_file.h"
 
 #include <limits.h>
@@ -344,6 +345,8 @@ static int read_all(const struct hzp_config_source *src, struct hzp_model_config
         return refuse_family(src, type);
     snprintf(c->family, sizeof(c->family), "%s", family->model_type);
     c->qkv_bias = family->qkv_bias;
+    if (family->bias_field)
+        HZP_TRY(hzp_config_bool(src, "attention_bias", true, &c->qkv_bias));
     c->qk_norm = family->qk_norm;
     c->qk_norm_full = family->qk_norm_full;
     c->norm_after = family->norm_after;
@@ -369,8 +372,12 @@ int hzp_config_read(const char *dir, struct hzp_model_config *ret, struct hzp_er
     if (snprintf(path, sizeof(path), "%s/config.json", dir) >= (int)sizeof(path) - 32)
         return hzp_fail(reterr, HZP_EINVAL, "the model directory's path is too long");
     HZP_TRY(hzp_json_read(path, CONFIG_BYTES_MAX, HZP_JSON_UNIQUE, &root, reterr));
-    src.root = root;
-    int r = read_all(&src, &c);
+    json_t *text_model = NULL;
+    int r = hzp_wrapper_text(path, root, &text_model, reterr);
+    src.root = text_model ? text_model : root;
+    if (r == HZP_OK)
+        r = read_all(&src, &c);
+    json_decref(text_model);
     json_decref(root);
     HZP_TRY(r);
 

@@ -46,7 +46,8 @@ struct hzp_model_config {
     enum hzp_rope_scaling rope_scaling;
     double rope_factor, rope_low_factor, rope_high_factor; /* the last two: llama3 only */
     int32_t rope_original_positions;
-    int32_t rotary;                        /* elements of a head that turn; 0: all, dim */
+    int32_t rotary;  /* elements of a head that turn; 0: all, dim */
+    bool neighbours; /* on disk, those that turn together are neighbours (GLM); hzp_disk_row */
     double rope_amplitude;                 /* factor of cosines and sines (yarn, longrope); 0: 1 */
     double rope_beta_fast, rope_beta_slow; /* yarn: turns of the first and the last mixed pair */
     bool rope_untruncated;                 /* yarn: those pairs are not whole numbers */

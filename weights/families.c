@@ -58,6 +58,35 @@ static const struct hzp_family_row phi3_rows[] = {
     {"lm_head.weight", HZP_HEAD, HZP_PART_ALL},
 };
 
+/* gate and up are rows of one tensor; glm4 has norms behind attention and MLP, too, and the one in
+ * front of the MLP keeps its old name. */
+#define GLM_ROWS                                                                                   \
+    {"model.embed_tokens.weight", HZP_EMBED, HZP_PART_ALL},                                        \
+        {LAYER "self_attn.q_proj.weight", HZP_QKV, HZP_PART_Q},                                    \
+        {LAYER "self_attn.k_proj.weight", HZP_QKV, HZP_PART_K},                                    \
+        {LAYER "self_attn.v_proj.weight", HZP_QKV, HZP_PART_V},                                    \
+        {LAYER "self_attn.q_proj.bias", HZP_QKV_BIAS, HZP_PART_Q},                                 \
+        {LAYER "self_attn.k_proj.bias", HZP_QKV_BIAS, HZP_PART_K},                                 \
+        {LAYER "self_attn.v_proj.bias", HZP_QKV_BIAS, HZP_PART_V},                                 \
+        {LAYER "self_attn.o_proj.weight", HZP_O, HZP_PART_ALL},                                    \
+        {LAYER "mlp.gate_up_proj.weight", HZP_GATE_UP, HZP_PART_GATE},                             \
+        {LAYER "mlp.gate_up_proj.weight", HZP_GATE_UP, HZP_PART_UP},                               \
+        {LAYER "mlp.down_proj.weight", HZP_DOWN, HZP_PART_ALL},                                    \
+        {LAYER "input_layernorm.weight", HZP_ATTN_NORM, HZP_PART_ALL},                             \
+        {LAYER "post_attention_layernorm.weight", HZP_MLP_NORM, HZP_PART_ALL},                     \
+        {"model.norm.weight", HZP_FINAL_NORM, HZP_PART_ALL},                                       \
+    {                                                                                              \
+        "lm_head.weight", HZP_HEAD, HZP_PART_ALL                                                   \
+    }
+
+static const struct hzp_family_row glm_rows[] = {GLM_ROWS};
+
+static const struct hzp_family_row glm4_rows[] = {
+    GLM_ROWS,
+    {LAYER "post_self_attn_layernorm.weight", HZP_ATTN_POST, HZP_PART_ALL},
+    {LAYER "post_mlp_layernorm.weight", HZP_MLP_POST, HZP_PART_ALL},
+};
+
 /* Norms only of what attention and MLP give, and of all heads of q and of k. */
 static const struct hzp_family_row olmo2_rows[] = {
     MATRIX_ROWS,
@@ -85,6 +114,11 @@ static const struct hzp_family_row gemma3_rows[] = {
 };
 
 #define ROWS(table) .row = table, .rows = HZP_COUNT(table)
+
+/* What absent fields mean in both configuration classes of GLM. */
+#define GLM                                                                                        \
+    .qkv_bias = true, .bias_field = true, .partial = true, .neighbours = true, .rotary = 0.5,      \
+    .kv_heads = 2, .dim = 128, .positions = 131072, .eps = 1.5625e-7
 
 static const struct hzp_family families[] = {
     {.model_type = "llama", ROWS(llama_rows), .bias_switch = true, .positions = 2048},
@@ -191,6 +225,8 @@ static const struct hzp_family families[] = {
      .theta = 500000,
      .local_theta = 500000,
      .eps = 1e-5},
+    {.model_type = "glm", ROWS(glm_rows), GLM},
+    {.model_type = "glm4", ROWS(glm4_rows), .norm_after = true, GLM},
 };
 
 const struct hzp_family *hzp_family_find(const char *model_type)
@@ -204,7 +240,7 @@ const struct hzp_family *hzp_family_find(const char *model_type)
 const char *hzp_family_list(void)
 {
     return "llama, mistral, qwen2, qwen3, granite, smollm3, phi3, ministral3, olmo2, gemma2, "
-           "gemma3_text, olmo3";
+           "gemma3_text, olmo3, glm, glm4";
 }
 
 void hzp_family_name(const struct hzp_family_row *row, int32_t layer, char *ret, size_t size)

@@ -43,6 +43,9 @@ struct hzp_family {
     int32_t original;         /* original_max_position_embeddings; 0: as positions */
     double theta;             /* rope_theta; 0: 10000 */
     bool tied;                /* tie_word_embeddings */
+    bool neighbours;          /* as in weights/config.h */
+    double rotary;            /* what an absent partial_rotary_factor means; 0: 1 */
+    bool bias_field;          /* attention_bias, true if absent, is of q, k and v alone */
     bool partial;             /* partial_rotary_factor: the first elements of a head turn */
     bool fused;               /* q, k and v, and gate and up, are one tensor each on disk (Phi-3) */
     bool query_beta;          /* queries grow with their position (Ministral 3) */

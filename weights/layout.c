@@ -184,7 +184,8 @@ static void join_runs(struct hzp_layout *l)
 
 static void add_disk_tensors(struct hzp_layout *l, const struct hzp_family *family)
 {
-    bool turns = l->config.rotary && l->config.rotary < l->config.heads.dim;
+    const struct hzp_model_config *c = &l->config;
+    bool turns = c->neighbours || (c->rotary && c->rotary < c->heads.dim);
     for (int32_t i = 0; i < l->tensors; i++)
         for (int32_t j = 0; j < family->rows; j++) {
             const struct hzp_family_row *row = &family->row[j];
@@ -193,11 +194,12 @@ static void add_disk_tensors(struct hzp_layout *l, const struct hzp_family *fami
             struct hzp_disk_tensor *d = &l->disk[l->disks++];
             hzp_family_name(row, l->tensor[i].layer, d->name, sizeof(d->name));
             d->tensor = i;
-            part_rows(&l->config, &l->tensor[i], row->part, d);
+            part_rows(c, &l->tensor[i], row->part, d);
             place_slice(l, d);
             if (turns && (row->part == HZP_PART_Q || row->part == HZP_PART_K)) {
-                d->rotary = l->config.rotary;
-                d->dim = l->config.heads.dim;
+                d->rotary = c->rotary;
+                d->dim = c->heads.dim;
+                d->neighbours = c->neighbours;
             }
         }
 }
@@ -295,9 +297,9 @@ int32_t hzp_disk_row(const struct hzp_disk_tensor *d, int32_t row)
         return row;
     int32_t half = d->dim / 2, turned = d->rotary / 2, j = row % d->dim, head = row - j;
     if (j < turned)
-        return row;
+        return d->neighbours ? head + 2 * j : row;
     if (j >= half && j < half + turned)
-        return head + j - half + turned;
+        return head + (d->neighbours ? 2 * (j - half) + 1 : j - half + turned);
     return head + (j < half ? j + turned : j);
 }
 

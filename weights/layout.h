@@ -63,8 +63,10 @@ struct hzp_disk_tensor {
     int32_t disk_row0, disk_col0;
     /* Where only the first `rotary` of a head's `dim` rows turn, the rows of each head are stored
      * so that those which turn together are dim / 2 apart, as the rope op has them
-     * (hzp_disk_row).  0: the rows are in the file's order. */
+     * (hzp_disk_row).  0: the rows are in the file's order.  neighbours: in the file they are next
+     * to each other, otherwise rotary / 2 apart. */
     int32_t rotary, dim;
+    bool neighbours;
 };
 
 struct hzp_layout {

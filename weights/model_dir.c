@@ -4,6 +4,7 @@
 #include "base/arena.h"
 #include "weights/convert.h"
 #include "weights/families.h"
+#include "weights/wrapper.h"
 #include "base/json_file.h"
 
 #include <inttypes.h>
@@ -35,6 +36,7 @@ struct hzp_model_reader {
     const char **in_file;                   /* the file in which each was found */
     const struct hzp_st_tensor *spare_head; /* lm_head of a tied model */
     const char *spare_file;
+    bool wrapped;             /* the tensors' names are a wrapper's: weights/wrapper.h */
     char *piece;              /* elements as they are on disk */
     struct hzp_err_text hole; /* the first bytes of data that no tensor claims; empty: none */
     struct hzp_err_text *reterr;
@@ -148,9 +150,13 @@ static int place(struct hzp_model_reader *load, const char *file, const struct h
     const struct hzp_layout *l = load->layout;
     const struct hzp_model_config *c = &l->config;
     struct hzp_disk_tensor wanted;
+    char own[sizeof(wanted.name)];
+    const char *name = load->wrapped ? hzp_wrapper_name(t->name, own, sizeof(own)) : t->name;
+    if (!name)
+        return HZP_OK;
     if (strlen(t->name) < sizeof(wanted.name)) {
         const struct hzp_disk_tensor *key = &wanted;
-        snprintf(wanted.name, sizeof(wanted.name), "%s", t->name);
+        snprintf(wanted.name, sizeof(wanted.name), "%s", name);
         const struct hzp_disk_tensor **at =
             bsearch(&key, load->named, (size_t)l->disks, sizeof(*load->named), disk_by_name);
         if (at) {
@@ -172,7 +178,7 @@ static int place(struct hzp_model_reader *load, const char *file, const struct h
         }
         hzp_family_name(hzp_family_row_of(hzp_family_find(c->family), HZP_HEAD), -1, wanted.name,
                         sizeof(wanted.name));
-        if (c->tied && !strcmp(t->name, wanted.name)) {
+        if (c->tied && !strcmp(name, wanted.name)) {
             HZP_TRY(check_tensor(load, file, t, c->vocab, c->width));
             load->spare_head = t;
             load->spare_file = file;
@@ -361,6 +367,22 @@ static int take_unit(void *ctx, int32_t u, const struct hzp_unit_view *host)
     return HZP_OK;
 }
 
+/* A directory without a config.json that can be read is none. */
+static bool is_wrapped(const char *dir)
+{
+    char path[PATH_MAX];
+    json_t *root, *text = NULL;
+    struct hzp_err_text err;
+    if (snprintf(path, sizeof(path), "%s/config.json", dir) >= PATH_MAX ||
+        hzp_json_read(path, INDEX_BYTES_MAX, HZP_JSON_UNIQUE, &root, &err) < 0)
+        return false;
+    hzp_wrapper_text(path, root, &text, &err);
+    bool wrapped = text != NULL;
+    json_decref(text);
+    json_decref(root);
+    return wrapped;
+}
+
 int hzp_model_open(const char *dir, const struct hzp_layout *layout, enum hzp_dtype type,
                    struct hzp_model_reader **ret, struct hzp_err_text *reterr)
 {
@@ -368,6 +390,7 @@ int hzp_model_open(const char *dir, const struct hzp_layout *layout, enum hzp_dt
     load->dir = hzp_xstrdup(dir);
     load->layout = layout;
     load->type = type;
+    load->wrapped = is_wrapped(dir);
     load->reterr = reterr;
     load->piece = hzp_xmalloc(LOAD_PIECE * sizeof(double));
     int r = list_files(load);

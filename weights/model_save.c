@@ -5,6 +5,7 @@
 #include "base/file.h"
 #include "base/json_file.h"
 #include "weights/safetensors.h"
+#include "weights/wrapper.h"
 
 #include <errno.h>
 #include <limits.h>
@@ -58,13 +59,20 @@ static int write_config(const struct save *save)
     json_t *root;
     snprintf(path, sizeof(path), "%s/config.json", save->source_dir);
     HZP_TRY(hzp_json_read(path, CONFIG_BYTES_MAX, HZP_JSON_UNIQUE, &root, save->reterr));
+    json_t *text_model;
+    int r = hzp_wrapper_text(path, root, &text_model, save->reterr);
+    if (text_model) {
+        json_decref(root);
+        root = text_model;
+    }
     const char *type = save->type == HZP_BF16 ? "bfloat16" : "float32";
     /* transformers reads either name; the newer one is kept if present. */
     if (json_object_get(root, "dtype"))
         json_object_set_new(root, "dtype", json_string(type));
     if (!json_object_get(root, "dtype") || json_object_get(root, "torch_dtype"))
         json_object_set_new(root, "torch_dtype", json_string(type));
-    int r = write_json(save, "config.json", root);
+    if (r == HZP_OK)
+        r = write_json(save, "config.json", root);
     json_decref(root);
     return r;
 }

@@ -207,7 +207,9 @@ static int read_rotary(const struct hzp_config_source *src, const struct hzp_fam
                        struct hzp_model_config *c)
 {
     double partial;
-    HZP_TRY(read_rope_number(src, "partial_rotary_factor", 0, 1, 1, &partial));
+    HZP_TRY(read_rope_number(src, "partial_rotary_factor", 0, 1,
+                             family->rotary != 0 ? family->rotary : 1, &partial));
+    c->neighbours = family->neighbours;
     c->rotary = (int32_t)(c->heads.dim * partial);
     if (partial != 1 && !family->partial)
         return hzp_config_fail(

@@ -593,6 +593,7 @@ static int finish(struct run *run, struct hzp_err_text *reterr)
     if (!stopped)
         HZP_TRY(evaluate(run, reterr));
     hzp_train_log_line(run->log);
+    hzp_train_log_use(run->log);
     HZP_TRY(rest(run, reterr));
     HZP_TRY(save(run, reterr));
     if (stopped && run->step == 0) {

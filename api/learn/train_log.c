@@ -27,6 +27,9 @@ struct hzp_train_log {
     double rows, seconds; /* decaying sums over about the last twenty updates */
     double eval_loss;     /* NaN: none yet */
     struct hzp_train_best best;
+    uint64_t wall_ns, kept_ns; /* of updates; of those that count */
+    struct hzp_operations operations;
+    double peak; /* the newest report's */
 };
 
 /* Counts an evaluation. */
@@ -191,12 +194,49 @@ static void write_ratios(FILE *file, const struct hzp_ratio_stats *ratios)
                 ratios->k3 / n, ratios->sum * ratios->sum / ratios->squares, ratios->entropy / n);
 }
 
+static void write_use(FILE *file, const struct hzp_update_report *report)
+{
+    fprintf(file, "\"operations\":{\"model\":%" PRIu64 ",\"hardware\":%" PRIu64 "},",
+            report->operations.model, report->operations.hardware);
+    if (report->peak > 0)
+        fprintf(file, "\"mfu\":%.4f,\"hfu\":%.4f,\"peak_gflops\":%.1f,",
+                hzp_update_utilisation(report, report->operations.model),
+                hzp_update_utilisation(report, report->operations.hardware), report->peak);
+}
+
+/* For the line at the end, and the progress. */
+static void add_use(struct hzp_train_log *log, const struct hzp_update_report *report)
+{
+    log->wall_ns += report->wall_ns;
+    log->kept_ns += report->skipped ? 0 : report->wall_ns;
+    log->operations.model += report->operations.model;
+    log->operations.hardware += report->operations.hardware;
+    log->peak = report->peak;
+}
+
+void hzp_train_log_use(const struct hzp_train_log *log)
+{
+    struct hzp_update_report all = {.wall_ns = log->wall_ns, .peak = log->peak};
+    double took = (double)(hzp_now_ns() - log->begin_ns);
+    if (!log->wall_ns)
+        return;
+    fprintf(stderr, "use: goodput %.1f%%", 100 * HZP_MIN((double)log->kept_ns / took, 1));
+    if (log->peak > 0)
+        fprintf(stderr,
+                " mfu %.1f%% hfu %.1f%% (operations of the model, of the hardware) of %.1f "
+                "GFLOP/s, the fastest product seen",
+                100 * hzp_update_utilisation(&all, log->operations.model),
+                100 * hzp_update_utilisation(&all, log->operations.hardware), log->peak);
+    fputc('\n', stderr);
+}
+
 void hzp_train_log_update(struct hzp_train_log *log, const struct hzp_update_report *report)
 {
     const double keep = 0.95;
     double seconds = (double)report->wall_ns * 1e-9;
     log->rows = log->rows * keep + report->rows;
     log->seconds = log->seconds * keep + seconds;
+    add_use(log, report);
     if (report->skipped) {
         fprintf(log->file, "{\"step\":%" PRId64 ",\"skipped\":true,\"dropped\":%s,\"time\":%.3f}\n",
                 report->optimizer_step, report->dropped ? "true" : "false", unix_seconds());
@@ -212,6 +252,7 @@ void hzp_train_log_update(struct hzp_train_log *log, const struct hzp_update_rep
             fprintf(log->file, "\"layers\":%d,\"left_out\":\"%s\",", report->paths.layers,
                     report->paths.left_out);
         write_ratios(log->file, &report->ratios);
+        write_use(log->file, report);
         fprintf(log->file, "\"time\":%.3f}\n", unix_seconds());
     }
     fflush(log->file);

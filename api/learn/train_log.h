@@ -7,6 +7,9 @@
  *     {"step":100,"eval_loss":2.31,"eval_tokens":4000,"time":...}
  *
  * With --skip an update also has "layers" and "left_out", as struct hzp_paths has them.
+ * "operations" has "model" and "hardware" (nanobatch/model/operations.h), "mfu" and "hfu" are those
+ * over the update's time as a part of "peak_gflops", the fastest product of training timed so far;
+ * they are absent before one was, or where the device does not time single ops.
  * "tokens" counts the rows computed for the update, "learned_tokens" those that have a target.
  *
  * Thread: one.
@@ -35,6 +38,11 @@ struct hzp_train_best {
     double loss;
 };
 struct hzp_train_best hzp_train_log_best(const struct hzp_train_log *log);
+
+/* What the updates made of the device, to stderr: goodput, the part of the time since the start in
+ * updates that count; operations over the updates' duration, as a part of the peak.  No effect
+ * before the first update. */
+void hzp_train_log_use(const struct hzp_train_log *log);
 
 /* Ends the progress bar's line, so that other output can be printed. */
 void hzp_train_log_line(struct hzp_train_log *log);

@@ -61,7 +61,11 @@ static bool take(struct hzp_update_log *log, struct hzp_update_report *ret, uint
 
 static void write_update(const struct hzp_update_report *r)
 {
-    char sequence[64] = "", path[192] = "";
+    char sequence[64] = "", path[192] = "", use[64] = "";
+    if (r->peak > 0)
+        snprintf(use, sizeof(use), " mfu=%.4f hfu=%.4f",
+                 hzp_update_utilisation(r, r->operations.model),
+                 hzp_update_utilisation(r, r->operations.hardware));
     if (r->last_sequence)
         snprintf(sequence, sizeof(sequence), " sequence=%" PRId64 "-%" PRId64, r->first_sequence,
                  r->last_sequence);
@@ -70,10 +74,10 @@ static void write_update(const struct hzp_update_report *r)
     hzp_log(HZP_LOG_INFO, "train",
             "update optimizer_step=%" PRId64
             " loss=%.4f grad_norm=%.4g divisor=%.6g lr=%.4g samples=%d "
-            "tokens=%d%s%s device_ms=%.1f ms=%.1f",
+            "tokens=%d%s%s device_ms=%.1f ms=%.1f%s",
             r->optimizer_step, r->loss, r->grad_norm, r->divisor, (double)r->lr, r->samples,
             r->learned_tokens, sequence, path, (double)r->device_ns * 1e-6,
-            (double)r->wall_ns * 1e-6);
+            (double)r->wall_ns * 1e-6, use);
 }
 
 static void write_versions(struct hzp_update_log *log, struct hzp_weights *weights,

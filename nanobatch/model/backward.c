@@ -184,6 +184,7 @@ static void add_head(struct hzp_plan *chain, const struct hzp_layer *layer,
 static void add_again(struct hzp_plan *chain, const struct hzp_layer *layer, int32_t place,
                       const struct hzp_micro *micro, struct hzp_train_space *s)
 {
+    chain->again = true;
     for (int32_t i = 0; s->recompute && i < HZP_MAX(micro->chunks, 1); i++) {
         struct hzp_packed chunk = hzp_micro_packed(micro, i);
         struct hzp_layer_space space =
@@ -196,6 +197,7 @@ static void add_again(struct hzp_plan *chain, const struct hzp_layer *layer, int
         hzp_mlp_again(chain, layer, &space);
         chain->layer = -1;
     }
+    chain->again = false;
 }
 
 void hzp_micro_backward(struct hzp_plan *chain, const struct hzp_model *model,

@@ -330,7 +330,9 @@ struct hzp_mat hzp_stream_grad_of(struct hzp_plan *plan, const struct hzp_layer 
     struct hzp_mat dwide = hzp_mat_cols(g->dwide, 0, g->dx.cols);
     struct hzp_matmul_args args = {
         .a = x, .b = hzp_layer_weight(layer, role), .c = wide, .trans_b = 1};
+    plan->again = true;
     hzp_plan_add_matmul(plan, g->quantum_flops, &args);
+    plan->again = false;
     hzp_norm_backward(plan, layer, post_of(role), g, wide, g->dx, g->normed);
     if (g->dx_act.ptr == g->dx.ptr)
         return dwide;

@@ -86,6 +86,7 @@ int32_t hzp_plan_add(struct hzp_plan *plan, enum hzp_op op, enum hzp_lane_name l
     item->row0 = plan->row0;
     item->rows = plan->rows;
     item->rides = plan->rides;
+    item->again = plan->again;
     item->args = memcpy(hzp_arena_alloc(&plan->arena, size), args, size);
     return plan->items - 1;
 }
@@ -172,6 +173,7 @@ void hzp_plan_take(struct hzp_plan *plan, const struct hzp_plan *chain, int32_t 
         item->tenants = src->tenants;
         item->row0 = src->row0;
         item->rows = src->rows;
+        item->again = src->again;
         for (int l = 0; l < HZP_LANE_COUNT && moves && i == from; l++)
             hzp_plan_need(plan, plan->needs.item[l]);
         if (moves && i > from)

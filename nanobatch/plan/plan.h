@@ -59,6 +59,7 @@ struct hzp_item {
     const void *args; /* hzp_<op>_args, owned by the arena of the plan that made it */
     uint8_t lane;     /* enum hzp_lane_name */
     uint8_t tenants;  /* a bit for each enum hzp_tenant that has rows in the item, most often one */
+    bool again;       /* computes once more what was not kept (recompute) */
     int32_t rides;    /* number of leading rows that belong to training; 0: none */
     int16_t layer;    /* -1: belongs to no layer */
     int16_t cores;    /* cores (SMs) of its lane that it uses at most; 0: all */
@@ -106,6 +107,7 @@ struct hzp_plan {
     int16_t layer;
     enum hzp_tenant tenant; /* if rides > 0, the items belong to training too */
     int32_t row0, rows, rides;
+    bool again;
     const uint8_t *lane_of;  /* [HZP_KIND_COUNT]; NULL: all items go to HZP_LANE_COMPUTE */
     const int16_t *cores_of; /* [HZP_KIND_COUNT]; NULL: all of their lane's */
     uint8_t network_lane;    /* lane of collectives */

@@ -554,6 +554,9 @@ static void account(struct hzp_flight *f, const struct hzp_op_times *known,
         profile_add(&f->exec->profile, known, item, ns);
         if (learn)
             hzp_op_learn(learn, item->op, item->args, (double)ns);
+        bool graphed = i >= f->graphed.from && i < f->graphed.to;
+        if (learn && !graphed && hzp_item_only(item, HZP_TENANT_TRAIN))
+            hzp_op_note_peak(learn, item->op, item->args, (double)ns);
     }
     divide_by(took, of, ride, all, ret);
 }

@@ -111,6 +111,17 @@ double hzp_op_ns(const struct hzp_op_times *times, enum hzp_op op, const void *a
     return shape ? HZP_MIN(shape->ns, known ? 2 * ns : shape->ns) : ns;
 }
 
+/* Of shorter products the clock's steps would be a large part. */
+static const uint64_t peak_flops_min = 1000000;
+
+void hzp_op_note_peak(struct hzp_op_times *times, enum hzp_op op, const void *args, double ns)
+{
+    bool product = op == HZP_OP_matmul || op == HZP_OP_project;
+    uint64_t flops = product ? hzp_op_cost(op, args).flops : 0;
+    if (flops >= peak_flops_min && ns > 0)
+        times->peak = HZP_MAX(times->peak, (double)flops / ns);
+}
+
 void hzp_op_learn(struct hzp_op_times *times, enum hzp_op op, const void *args, double ns)
 {
     if (!(ns > 0))

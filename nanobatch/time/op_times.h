@@ -41,6 +41,7 @@ struct hzp_op_times {
         double ns;
         int32_t runs;             /* recent ones, <= 64; keys of the same set lower it */
     } shape[HZP_OP_TIMES_SHAPES]; /* 2-way associative */
+    double peak; /* operations per ns of training's fastest product so far; 0: none was timed */
 };
 
 void hzp_op_times_init(struct hzp_op_times *times, const struct hzp_rates *rates);
@@ -50,6 +51,9 @@ double hzp_op_ns(const struct hzp_op_times *times, enum hzp_op op, const void *a
 
 /* An op of these arguments took ns; 0, shorter than the clock can tell, is not counted. */
 void hzp_op_learn(struct hzp_op_times *times, enum hzp_op op, const void *args, double ns);
+
+/* The same of one that was timed by itself: `peak` may rise. */
+void hzp_op_note_peak(struct hzp_op_times *times, enum hzp_op op, const void *args, double ns);
 
 /* How long item i of a chain takes, where that is not the time of its op alone. */
 struct hzp_item_time {

@@ -232,10 +232,20 @@ def test_forms():
         losses = []
         for word in ("none", "mlp", "layer", "auto"):
             out = where / f"long-{word}"
-            run(*command[:-3], str(out), "--micro-rows", "32", "--recompute", word)
+            err = run(*command[:-3], str(out), "--micro-rows", "32", "--recompute", word).stderr
             losses.append([json.loads(line)["loss"] for line in (out / "train.jsonl").read_text().splitlines()
                            if "loss" in line])
         assert losses[0] and all(l == losses[0] for l in losses), losses
+        # Utilisation: what is computed again is the hardware's work, not the model's.
+        use = [[json.loads(line)["operations"] for line in (where / f"long-{word}" / "train.jsonl").open()
+                if "operations" in line] for word in ("none", "mlp", "layer")]
+        assert use[0] and all(u["model"] for u in use[0]), use
+        for i, update in enumerate(use[0]):
+            assert use[1][i]["model"] == use[2][i]["model"] == update["model"], use
+            assert update["model"] < update["hardware"] < use[1][i]["hardware"] < use[2][i]["hardware"], use
+        last = json.loads((where / "long-none" / "train.jsonl").read_text().splitlines()[-1])
+        assert 0 < last["mfu"] < last["hfu"] < 1 and last["peak_gflops"] > 0, last
+        assert "use: goodput" in err and " mfu " in err, err
         (where / "x.parquet").write_bytes(b"PAR1" + bytes(100) + b"PAR1")
         fails("eval", MODEL, "--data", str(where / "x.parquet"), says=["x.parquet", "read_parquet"])
 

@@ -3,6 +3,7 @@
  * and gradients have the same bits as without, for usual and for long micro-batches, cut or not,
  * and the memory is that much smaller. */
 #include "nanobatch/model/backward.h"
+#include "nanobatch/model/operations.h"
 #include "nanobatch/run/exec.h"
 #include "tests/fixture/model.h"
 #include "tests/fixture/must.h"
@@ -38,6 +39,7 @@ struct result {
     float loss[ROWS];
     float *grads; /* [floats], unit after unit */
     size_t floats, memory;
+    struct hzp_operations operations; /* of one micro-batch */
 };
 
 /* One document of ROWS rows, or three that have as many. */
@@ -81,6 +83,7 @@ static struct result learn(struct fixture_model *f, const struct hzp_train_space
             fail_msg("%s", text.text);
         FIXTURE_MUST(hzp_exec_run(exec, &plan, NULL, &times));
     }
+    hzp_operations_add(&ret.operations, &plan);
     memcpy(ret.loss, micro->loss.value, (size_t)micro->learned * sizeof(float));
     const struct hzp_units *grads = hzp_train_space_grads(space);
     ret.grads = malloc(hzp_units_bytes(&f->layout, HZP_F32));
@@ -104,12 +107,60 @@ static void same(const struct result *a, const struct result *b, const char *wha
         fail_msg("%s: other gradients", what);
 }
 
+static uint64_t pairs(uint64_t rows, uint64_t window)
+{
+    uint64_t sum = 0;
+    for (uint64_t r = 1; r <= rows; r++)
+        sum += window ? HZP_MIN(r, window) : r;
+    return sum;
+}
+
+/* Operations by the closed form: six for each weight of a product and row, twelve for each element
+ * of a head and position seen; mlp, layer: what recompute repeats; more: the scores, and what the
+ * norms behind products need, which is never kept. */
+struct closed {
+    uint64_t all, mlp, layer, more;
+};
+
+static struct closed closed_form(const struct hzp_model_config *c, bool one)
+{
+    uint64_t width = (uint64_t)c->width, attn = (uint64_t)(c->heads.heads * c->heads.dim);
+    uint64_t kv = (uint64_t)(c->heads.kv_heads * c->heads.dim), learned = 0;
+    struct closed ret = {0};
+    for (int32_t i = 1; i <= ROWS; i++)
+        learned += (i % 5 != 2) * (one ? 1 : (i <= 7) + (i <= 21) + (i <= 12));
+    for (int l = 0; l < LAYERS; l++) {
+        uint64_t window = (uint64_t)c->kind[c->layer_kind[l]].window;
+        uint64_t seen =
+            one ? pairs(ROWS, window) : pairs(7, window) + pairs(21, window) + pairs(12, window);
+        uint64_t up = 2 * ROWS * width * 2 * (uint64_t)inner[l];
+        uint64_t products = 2 * ROWS * (width * (2 * attn + 2 * kv)) + up + up / 2;
+        ret.all += 3 * products + 12 * attn * seen;
+        ret.mlp += up;
+        ret.layer += products - up / 2 + 4 * attn * seen;
+        ret.more += 2 * attn * seen;
+        ret.more += c->norm_after ? 2 * ROWS * width * (attn + (uint64_t)inner[l]) : 0;
+    }
+    ret.all += 6 * learned * (uint64_t)c->vocab * width;
+    return ret;
+}
+
+static void check_operations(const struct result *r, const struct closed *c,
+                             enum hzp_recompute recompute)
+{
+    uint64_t again[] = {0, c->mlp, c->layer};
+    assert_int_equal(r->operations.model, c->all);
+    assert_int_equal(r->operations.hardware, c->all + c->more + again[recompute]);
+}
+
 /* All kinds beside the one that keeps everything. */
 static void compare(struct fixture_model *f, int32_t chunk_rows, bool one)
 {
     struct hzp_train_space_config size = {
         .rows_max = ROWS, .head_rows = 16, .moment_type = HZP_F32, .quantum_flops = 20000};
     struct result kept = learn(f, &size, chunk_rows, one);
+    const struct closed closed = closed_form(f->model->config, one);
+    check_operations(&kept, &closed, HZP_RECOMPUTE_NONE);
     float largest = 0;
     for (size_t i = 0; i < kept.floats; i++)
         largest = HZP_MAX(largest, kept.grads[i]);
@@ -118,6 +169,7 @@ static void compare(struct fixture_model *f, int32_t chunk_rows, bool one)
     for (int mode = HZP_RECOMPUTE_MLP; mode <= HZP_RECOMPUTE_LAYER; mode++) {
         size.recompute = (enum hzp_recompute)mode;
         struct result again = learn(f, &size, chunk_rows, one);
+        check_operations(&again, &closed, size.recompute);
         same(&kept, &again, mode == HZP_RECOMPUTE_MLP ? "mlp" : "layer");
         assert_true(again.memory < memory);
         memory = again.memory;

@@ -77,6 +77,12 @@ static void test_kinds(void **state)
     assert_int_equal(c.rotary, 4);
     read_bad(TINY("phi3", ", \"partial_rotary_factor\": 0.5"), HZP_EFORMAT, "partial_rotary_factor",
              "even");
+    c = read_good(TINY("glm4", ", \"head_dim\": 8"), NULL);
+    assert_true(c.rotary == 4 && c.neighbours && c.qkv_bias && c.norm_after && !c.no_norm_before);
+    c = read_good(TINY("glm", ", \"head_dim\": 8, \"attention_bias\": false"), NULL);
+    assert_true(c.neighbours && !c.qkv_bias && !c.norm_after);
+    read_bad(TINY("glm", ", \"attention_bias\": 1"), HZP_EFORMAT, "attention_bias", "");
+    read_bad(TINY("glm4", ", \"head_dim\": 6"), HZP_EFORMAT, "partial_rotary_factor", "even");
     c = read_good(TINY("ministral3", ", \"head_dim\": 6, \"rope_parameters\": {\"rope_type\": "
                                      "\"yarn\", \"factor\": 4, \"llama_4_scaling_beta\": 0.1, "
                                      "\"original_max_position_embeddings\": 16}"),
@@ -89,6 +95,32 @@ static void test_kinds(void **state)
     read_bad(TINY("gemma9", ", \"sliding_window\": 8, \"final_logit_softcapping\": 30, "
                             "\"num_experts\": 4"),
              HZP_EUNSUP, "model_type", "needs experts, a cap of logits, windows of attention");
+}
+
+/* The text model of a vision model: what it leaves out is as the wrapper, or its class, says. */
+static void test_wrapper(void **state)
+{
+    (void)state;
+    struct hzp_model_config c = read_good(
+        "{\"model_type\": \"gemma3\", \"eos_token_id\": [1, 106], \"vision_config\": {}, "
+        "\"torch_dtype\": \"bfloat16\", \"text_config\": {\"hidden_size\": 2560, "
+        "\"intermediate_size\": 10240, \"num_hidden_layers\": 34, \"sliding_window\": 1024, "
+        "\"rope_scaling\": {\"factor\": 8.0, \"rope_type\": \"linear\"}}}",
+        NULL);
+    assert_string_equal(c.family, "gemma3_text");
+    assert_true(c.vocab == 262208 && c.heads.heads == 8 && c.heads.kv_heads == 4);
+    assert_true(c.heads.dim == 256 && c.tied && c.disk_type == HZP_BF16 && c.eos_count == 2);
+    assert_true(hzp_config_kind(&c, 0)->window == 1024 && !hzp_config_kind(&c, 5)->window);
+#define MISTRAL3(text, more) "{\"model_type\": \"mistral3\", \"text_config\": " text more "}"
+    c = read_good(MISTRAL3(TINY("mistral", ""), ", \"tie_word_embeddings\": false"), NULL);
+    assert_true(!strcmp(c.family, "mistral") && !c.tied);
+    c = read_good(MISTRAL3(TINY("mistral", ", \"tie_word_embeddings\": false"), ""), NULL);
+    assert_false(c.tied);
+    read_bad("{\"model_type\": \"gemma3\"}", HZP_EFORMAT, "text_config", "missing");
+    read_bad(MISTRAL3("{\"model_type\": \"mamba\"}", ""), HZP_EUNSUP, "text_config", "mamba");
+    read_bad(MISTRAL3("{}", ""), HZP_EFORMAT, "num_hidden_layers", "missing");
+    read_bad(MISTRAL3(TINY("mistral", ""), ", \"quantization_config\": {}"), HZP_EUNSUP,
+             "quantization_config", "");
 }
 
 static void test_families(void **state)
@@ -112,7 +144,7 @@ static void test_families(void **state)
                                                     : 1e4;
         assert_float_equal(c.norm_eps * residual * residual, 1e-5, 1e-11);
         assert_float_equal(c.rope_theta, theta, 0);
-        assert_int_equal(c.qkv_bias, qwen2);
+        assert_int_equal(c.qkv_bias, qwen2 || !strcmp(c.family, "glm4"));
         assert_int_equal(c.qk_norm, qwen3 || gemma3);
         assert_int_equal(c.tied, strstr(tiny_models[i], "embeddings\": true") != NULL);
         assert_int_equal(c.disk_type, HZP_F32);
@@ -296,8 +328,6 @@ static void test_gemma_olmo(void **state)
              "use_bidirectional_attention", "true");
     read_bad(TINY("gemma2", ", \"query_pre_attn_scalar\": null"), HZP_EFORMAT,
              "query_pre_attn_scalar", "null");
-    read_bad(TINY("gemma3", ", \"text_config\": {}"), HZP_EUNSUP, "model_type",
-             "a nested text_config");
 }
 
 /* The windows of the three layers of a model of 64 positions, which all stay. */
@@ -480,7 +510,8 @@ static void test_refused(void **state)
     read_bad(LLAMA(", \"mlp_bias\": true"), HZP_EUNSUP, "mlp_bias", "true");
     read_bad(LLAMA(", \"mlp_bias\": 1"), HZP_EFORMAT, "mlp_bias", "neither");
     read_bad(LLAMA(", \"quantization_config\": {}"), HZP_EUNSUP, "quantization_config", "");
-    read_bad(TINY("gemma3", ""), HZP_EUNSUP, "model_type", "gemma3");
+    read_bad(TINY("gemma4", ", \"text_config\": {}"), HZP_EUNSUP, "model_type",
+             "a nested text_config");
     read_bad("{}", HZP_EFORMAT, "model_type", "missing");
     read_bad("{\"model_type\": 3}", HZP_EFORMAT, "model_type", "string");
     read_bad("{\"model_type\": \"llama\"}", HZP_EFORMAT, "num_hidden_layers", "missing");
@@ -597,14 +628,15 @@ static void test_parameters(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_kinds),      cmocka_unit_test(test_families),
-        cmocka_unit_test(test_llama3),     cmocka_unit_test(test_rope_kinds),
-        cmocka_unit_test(test_rope_table), cmocka_unit_test(test_windows),
-        cmocka_unit_test(test_gemma_olmo), cmocka_unit_test(test_special_tokens),
-        cmocka_unit_test(test_types),      cmocka_unit_test(test_refused),
-        cmocka_unit_test(test_ranges),     cmocka_unit_test(test_hostile_json),
-        cmocka_unit_test(test_parameters), cmocka_unit_test(test_ids_outside),
-        cmocka_unit_test(test_nulls),      cmocka_unit_test(test_python_numbers),
+        cmocka_unit_test(test_kinds),          cmocka_unit_test(test_wrapper),
+        cmocka_unit_test(test_families),       cmocka_unit_test(test_llama3),
+        cmocka_unit_test(test_rope_kinds),     cmocka_unit_test(test_rope_table),
+        cmocka_unit_test(test_windows),        cmocka_unit_test(test_gemma_olmo),
+        cmocka_unit_test(test_special_tokens), cmocka_unit_test(test_types),
+        cmocka_unit_test(test_refused),        cmocka_unit_test(test_ranges),
+        cmocka_unit_test(test_hostile_json),   cmocka_unit_test(test_parameters),
+        cmocka_unit_test(test_ids_outside),    cmocka_unit_test(test_nulls),
+        cmocka_unit_test(test_python_numbers),
     };
     return cmocka_run_group_tests(tests, scratch_setup, scratch_teardown);
 }

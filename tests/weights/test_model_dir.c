@@ -438,6 +438,87 @@ static void test_leftovers(void **state)
     model_free(&m);
 }
 
+/* Writes source's tensors under the names that a vision model has, beside one of its own. */
+static void wrap(const char *source, const char *path, const char *prefix, const char *other)
+{
+    struct hzp_safetensors *st;
+    struct hzp_st_writer *w;
+    char name[160], data[8192];
+    assert_int_equal(hzp_safetensors_open(source, &st, NULL), HZP_OK);
+    assert_int_equal(hzp_st_writer_open(path, &w, NULL), HZP_OK);
+    for (int pass = 0; pass < 2; pass++) {
+        for (int32_t i = 0; i < hzp_safetensors_count(st); i++) {
+            const struct hzp_st_tensor *t = hzp_safetensors_at(st, i);
+            assert_true((size_t)t->elements * 4 <= sizeof(data) && !strncmp(t->name, "model.", 6));
+            snprintf(name, sizeof(name), "%s%s", prefix, t->name + 6);
+            if (pass == 0)
+                hzp_st_writer_declare(w, name, t->type, t->dims, t->shape);
+            else
+                assert_int_equal(hzp_safetensors_read(t, 0, t->elements, data, NULL), HZP_OK);
+            if (pass == 1)
+                hzp_st_writer_data(w, data, (size_t)t->elements * 4, NULL);
+        }
+        if (pass == 0)
+            hzp_st_writer_declare(w, other, HZP_DISK_F32, 1, (int64_t[]){1});
+        else
+            hzp_st_writer_data(w, data, 4, NULL);
+    }
+    assert_int_equal(hzp_st_writer_finish(w, NULL), HZP_OK);
+    hzp_safetensors_close(st);
+}
+
+static void read_file(const char *path, char *ret, size_t size, size_t *ret_size)
+{
+    FILE *file = fopen(path, "r");
+    assert_non_null(file);
+    *ret_size = fread(ret, 1, size, file);
+    assert_true(*ret_size > 0 && *ret_size < size);
+    fclose(file);
+}
+
+/* Of a vision model the text model is read, whatever transformers of the time calls its tensors,
+ * and saved as a model of its own: the bytes of one that never was in another. */
+static void test_wrapped(void **state)
+{
+    static const char *const prefix[] = {"language_model.model.", "model.language_model."};
+    static const char *const other[] = {"vision_tower.x", "model.multi_modal_projector.x"};
+    enum { SIZE = 1 << 17 };
+    char *text = malloc(2 * SIZE), config[2048];
+    size_t first, second;
+    struct model m;
+    int which = 0;
+    while (!strstr(tiny_models[which], "gemma3_text"))
+        which++;
+    model_make(which, "text", HZP_F32, &m);
+    save(&m, "flat", "text", SIZE_MAX);
+    read_file(scratch_path("flat/model.safetensors"), text, SIZE, &first);
+    mkdir(scratch_path("whole"), 0777);
+    snprintf(config, sizeof(config), "{\"model_type\": \"gemma3\", \"text_config\": %s}",
+             tiny_models[which]);
+    scratch_write_text(scratch_path("whole/config.json"), config);
+    for (int i = 0; i < 2; i++) {
+        wrap(scratch_path("flat/model.safetensors"), scratch_path("whole/model.safetensors"),
+             prefix[i], other[i]);
+        expect_same(&m, "whole");
+        save(&m, "again", "whole", SIZE_MAX);
+        read_file(scratch_path("again/model.safetensors"), text + SIZE, SIZE, &second);
+        assert_true(first == second && !memcmp(text, text + SIZE, first));
+        read_file(scratch_path("again/config.json"), config, sizeof(config), &second);
+        config[second] = '\0';
+        assert_null(strstr(config, "text_config"));
+        assert_non_null(strstr(config, "Gemma3ForCausalLM"));
+        expect_same(&m, "again");
+    }
+    wrap(scratch_path("flat/model.safetensors"), scratch_path("whole/model.safetensors"), prefix[0],
+         "audio_tower.x");
+    expect_bad(&m, "whole", HZP_EFORMAT, "audio_tower.x", "no such tensor");
+    wrap(scratch_path("flat/model.safetensors"), scratch_path("flat/model.safetensors"), "model.",
+         other[0]); /* no wrapper */
+    expect_bad(&m, "flat", HZP_EFORMAT, other[0], "no such tensor");
+    free(text);
+    model_free(&m);
+}
+
 static void test_bad_index(void **state)
 {
     static const struct {
@@ -565,12 +646,13 @@ static void test_published_model(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_round_trip),    cmocka_unit_test(test_copies),
-        cmocka_unit_test(test_types),         cmocka_unit_test(test_convert),
-        cmocka_unit_test(test_wrong),         cmocka_unit_test(test_leftovers),
-        cmocka_unit_test(test_bad_index),     cmocka_unit_test(test_init),
-        cmocka_unit_test(test_bundled_model), cmocka_unit_test(test_published_model),
-        cmocka_unit_test(test_not_finite),    cmocka_unit_test(test_first_nonfinite),
+        cmocka_unit_test(test_round_trip),      cmocka_unit_test(test_copies),
+        cmocka_unit_test(test_types),           cmocka_unit_test(test_convert),
+        cmocka_unit_test(test_wrong),           cmocka_unit_test(test_leftovers),
+        cmocka_unit_test(test_bad_index),       cmocka_unit_test(test_init),
+        cmocka_unit_test(test_bundled_model),   cmocka_unit_test(test_published_model),
+        cmocka_unit_test(test_wrapped),         cmocka_unit_test(test_not_finite),
+        cmocka_unit_test(test_first_nonfinite),
     };
     return cmocka_run_group_tests(tests, scratch_setup, scratch_teardown);
 }

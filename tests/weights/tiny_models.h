@@ -28,4 +28,6 @@ static const char *const tiny_models[] = {
     TINY("gemma2", ", \"tie_word_embeddings\": true, \"head_dim\": 10"),
     TINY("gemma3_text", ", \"tie_word_embeddings\": true, \"head_dim\": 10"),
     TINY("olmo3", ", \"sliding_window\": 8"),
+    TINY("glm", ", \"head_dim\": 10, \"partial_rotary_factor\": 0.4, \"attention_bias\": false"),
+    TINY("glm4", ", \"head_dim\": 10, \"partial_rotary_factor\": 0.6"),
 };

@@ -51,7 +51,8 @@ int hzp_trainer_create(const struct hzp_trainer_config *config, struct hzp_train
     t->draw = &t->draws_of[0];
     t->other = &t->draws_of[1];
     t->stats.preparing = config->prepare_behind;
-    t->stats.gate_before = t->stats.gate_after = NAN;
+    t->stats.gate_before = t->stats.gate_after = t->stats.mfu = t->stats.hfu = NAN;
+    t->use = hzp_track_open("training mfu", HZP_TRACK_FEW, true);
     int r = create_learner(t, reterr);
     if (r >= 0 && config->gate)
         t->gate = hzp_gate_create(config->gate, t->learner);
@@ -68,6 +69,7 @@ void hzp_trainer_destroy(struct hzp_trainer *t)
     if (!t)
         return;
     free(t->batch.data);
+    hzp_track_close(t->use);
     hzp_trainer_close_group(t);
     hzp_gate_destroy(t->gate);
     hzp_trainer_drop_rest(t);

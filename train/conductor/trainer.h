@@ -63,6 +63,7 @@
 #include "base/thread.h"
 #include "mesh/link.h"
 #include "nanobatch/border.h"
+#include "nanobatch/model/operations.h"
 #include "nanobatch/source.h"
 #include "train/checks/gate.h"
 #include "train/state/state_file.h"
@@ -80,21 +81,28 @@ struct hzp_update_report {
     struct hzp_ratio_stats ratios; /* of the micro-batches that this rank computed */
     float lr;
     int32_t learned_tokens, rows, samples;
-    struct hzp_paths paths;      /* of its micro-batches */
-    uint64_t device_ns, wall_ns; /* the update's device time, and time from begin to end */
-    uint64_t version;            /* version published with it; 0: none */
-    bool skipped;                /* not finite: nothing changed */
-    bool dropped;   /* not finite the second time in a row: this pass of its samples is skipped */
-    bool broken;    /* the weights are not finite: the trainer has stopped */
-    bool rejected;  /* the gate refused the draft, or its trial ended badly: nothing changed, its
+    struct hzp_paths paths; /* of its micro-batches */
+    /* The update's device time, the gate's part of it, and time from begin to end. */
+    uint64_t device_ns, gate_ns, wall_ns;
+    struct hzp_operations operations; /* of the micro-batches that this rank computed */
+    double peak; /* operations per ns of the fastest product of training that this rank timed by
+                  * itself; 0: none yet.  What utilisation is measured against */
+    uint64_t version; /* version published with it; 0: none */
+    bool skipped;     /* not finite: nothing changed */
+    bool dropped;     /* not finite the second time in a row: this pass of its samples is skipped */
+    bool broken;      /* the weights are not finite: the trainer has stopped */
+    bool rejected;    /* the gate refused the draft, or its trial ended badly: nothing changed, its
                     * samples are not learned */
-    bool withdrawn; /* the trial was ended without a verdict: its samples are drawn again */
-    uint64_t trial; /* rejected, withdrawn: the version that was on trial; 0: none */
+    bool withdrawn;   /* the trial was ended without a verdict: its samples are drawn again */
+    uint64_t trial;   /* rejected, withdrawn: the version that was on trial; 0: none */
     double gate_before, gate_after; /* mean losses on the gate's samples; NaN: no gate */
     const char *gate_tag;           /* rejected: the tag whose loss rose; NULL: that of all */
     /* The smallest and largest sequence number drawn; 0: no sample of the log. */
     int64_t first_sequence, last_sequence;
 };
+
+/* Part of the peak that so many operations were, in the update's duration; NaN: not known. */
+double hzp_update_utilisation(const struct hzp_update_report *report, uint64_t operations);
 
 struct hzp_trainer_config {
     struct hzp_recipe recipe;
@@ -169,6 +177,10 @@ struct hzp_learner *hzp_trainer_learner(struct hzp_trainer *t);
 struct hzp_trainer_stats {
     int64_t optimizer_step; /* the newest */
     uint64_t updates, skipped, learned_tokens, device_ns;
+    struct hzp_operations operations;
+    uint64_t lost_ns;       /* part of device_ns: what was undone, and the gate's evaluations */
+    double peak, mfu, hfu;  /* as reported; the newest update's operations of the model, and of the
+                             * hardware, over its duration times the peak; NaN: not known */
     uint64_t rows;          /* forward and backward rows, counted as each micro-batch ends */
     double loss, grad_norm; /* the newest update's, as are ratios */
     struct hzp_ratio_stats ratios;

@@ -29,7 +29,8 @@ static void note_gate(struct hzp_trainer *t, const struct hzp_gate_finding *f, b
     hzp_lock_take(&t->lock);
     struct hzp_trainer_stats *s = &t->stats;
     s->gate_evaluations++;
-    s->gate_device_ns += t->now.device_ns - t->gate_device_ns;
+    t->now.gate_ns = t->now.device_ns - t->gate_device_ns;
+    s->gate_device_ns += t->now.gate_ns;
     s->gate_before = f->before;
     s->gate_after = f->after;
     if (refused) {

@@ -65,7 +65,9 @@ struct hzp_trainer {
         int64_t draws;
         uint64_t updates, learned_tokens;
     } group_of;
-    double nadam_product; /* for hzp_recipe_nadam, with nadam_done */
+    struct hzp_track *use; /* operations of updates over the peak */
+    uint64_t undecided_ns; /* device time of updates that may still be undone */
+    double nadam_product;  /* for hzp_recipe_nadam, with nadam_done */
     int64_t nadam_done;
     int64_t reset_step;  /* the step after which moments were last zeroed: Adam counts from there */
     int32_t failures;    /* consecutive failures on the current samples */

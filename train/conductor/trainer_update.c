@@ -306,6 +306,42 @@ static bool must_publish(struct hzp_trainer *t)
            (!next_begun(t) && !hzp_sample_queue_ready(t->config.queue));
 }
 
+double hzp_update_utilisation(const struct hzp_update_report *report, uint64_t operations)
+{
+    double most = report->peak * (double)report->wall_ns;
+    return most > 0 ? (double)operations / most : NAN;
+}
+
+/* On the timeline, where a span has a name and a number. */
+static void track_use(const struct hzp_trainer *t, uint64_t now)
+{
+    if (isnan(t->stats.mfu) || !t->now.operations.model)
+        return;
+    hzp_track_add(t->use, "model, 1/1000 of peak", t->begin_ns, now,
+                  (uint64_t)(1000 * t->stats.mfu + 0.5));
+    hzp_track_add(t->use, "hardware, 1/1000 of peak", t->begin_ns, now,
+                  (uint64_t)(1000 * t->stats.hfu + 0.5));
+}
+
+/* Under lock.  open: what becomes of the update is not known yet. */
+static void count_work(struct hzp_trainer *t, bool open)
+{
+    struct hzp_trainer_stats *s = &t->stats;
+    const struct hzp_operations *did = &t->now.operations;
+    s->device_ns += t->now.device_ns;
+    s->operations.model += did->model;
+    s->operations.hardware += did->hardware;
+    s->peak = t->now.peak;
+    s->mfu = hzp_update_utilisation(&t->now, did->model);
+    s->hfu = hzp_update_utilisation(&t->now, did->hardware);
+    uint64_t own = t->now.device_ns - t->now.gate_ns;
+    bool undone = t->now.rejected || t->now.withdrawn, alone = t->now.skipped && !undone;
+    t->undecided_ns += alone ? 0 : own;
+    s->lost_ns += t->now.gate_ns + (alone ? own : 0) + (undone ? t->undecided_ns : 0);
+    if (!open || undone)
+        t->undecided_ns = 0;
+}
+
 /* Of a group of lessons, as of its publication. */
 static void count_update(struct hzp_trainer *t)
 {
@@ -323,7 +359,7 @@ static void count_update(struct hzp_trainer *t)
     s->skipped += t->now.skipped && !t->now.rejected && !t->now.withdrawn;
     s->dropped += t->now.dropped;
     s->broken = t->now.broken;
-    s->device_ns += t->now.device_ns;
+    count_work(t, open);
     s->loss = t->now.loss;
     s->grad_norm = t->now.grad_norm;
     s->ratios = t->now.ratios;
@@ -373,8 +409,10 @@ void hzp_trainer_close_update(struct hzp_trainer *t, const struct hzp_step *step
     hzp_learner_let_go(t->learner, step->number);
     if (!next_begun(t) && t->stage != HZP_TRAINER_BROKEN)
         t->stage = HZP_TRAINER_IDLE;
-    t->now.wall_ns = hzp_now_ns() - t->begin_ns;
+    uint64_t now = hzp_now_ns();
+    t->now.wall_ns = now - t->begin_ns;
     count_update(t);
+    track_use(t, now);
     if (t->config.on_update)
         t->config.on_update(t->config.ctx, &t->now);
 }
@@ -387,6 +425,8 @@ void hzp_trainer_end_update(struct hzp_trainer *t, const struct hzp_step *step)
     t->now.loss = t->loss_sum / t->weight_sum;
     t->now.grad_norm = sqrt(result->sumsq) / t->now.divisor;
     t->now.ratios = t->learner->update_ratios;
+    t->now.operations = t->learner->update_operations;
+    t->now.peak = HZP_MAX(t->stats.peak, t->learner->op_times ? t->learner->op_times->peak : 0);
     bool good = hzp_learner_result(t->learner) == HZP_UPDATE_GOOD;
     bool by_lesson = hzp_trainer_by_lesson(t);
     if (good && !by_lesson) {
@@ -430,7 +470,8 @@ void hzp_trainer_judge(struct hzp_trainer *t, const struct hzp_step *step)
 
 void hzp_trainer_withdraw(struct hzp_trainer *t)
 {
-    t->now.device_ns = 0;
+    t->now.device_ns = t->now.gate_ns = 0;
+    t->now.operations = (struct hzp_operations){0};
     t->now.dropped = false;
     t->begin_ns = hzp_now_ns();
     t->withdraws = true;

@@ -272,6 +272,7 @@ int hzp_learner_deal(struct hzp_learner *l, const struct hzp_works *works,
     l->bin = 0;
     l->loss_sum = 0;
     l->ratios = (struct hzp_ratio_stats){0};
+    l->operations = (struct hzp_operations){0};
     hzp_learner_hold(l);
     return build_micro(l, reterr);
 }
@@ -286,6 +287,7 @@ static bool end_micro(struct hzp_learner *l)
     for (int32_t i = 0; i < l->micro->learned; i++)
         loss += (double)l->micro->loss.value[i];
     hzp_loss_ratios(&l->micro->loss, l->micro->learned, &l->ratios);
+    hzp_operations_add(&l->operations, &l->chain);
     if (x)
         hzp_collectives_note_loss(x, loss);
     else
@@ -367,6 +369,7 @@ static void begin_tail(struct hzp_learner *l, uint64_t last_step)
 static bool end_update(struct hzp_learner *l, uint64_t last_step)
 {
     l->update_ratios = l->ratios;
+    l->update_operations = l->operations;
     if (l->collectives) {
         begin_tail(l, last_step);
         return true;

@@ -25,6 +25,7 @@
  */
 #pragma once
 
+#include "nanobatch/model/operations.h"
 #include "nanobatch/model/ride.h"
 #include "nanobatch/model/work.h"
 #include "train/learner/collectives.h"
@@ -65,11 +66,13 @@ struct hzp_learner {
     bool tail;           /* the newest update's draft is gathered and audited */
     int64_t optimizer_step;
     double update_loss; /* of the update whose chain has ended: its micro-batches, of all ranks */
-    struct hzp_ratio_stats update_ratios; /* those that this rank computed */
+    struct hzp_ratio_stats update_ratios;    /* those that this rank computed */
+    struct hzp_operations update_operations; /* the same */
 
     /* private */
     double loss_sum; /* of the micro-batches that have ended on this rank */
     struct hzp_ratio_stats ratios;
+    struct hzp_operations operations;
     struct hzp_version *held; /* acquired while chains read it; NULL: they read the draft */
     bool reads_draft;         /* chains read the draft, not the current version */
     struct hzp_works deal;    /* the micro-batches of the update, and those of the next one */

@@ -272,6 +272,23 @@ static void ratios(struct hzp_page *p, const struct hzp_ratio_stats *r)
     hzp_page_put(p, "hzpserve_train_entropy", r->entropy / n);
 }
 
+/* What training makes of the device. */
+static void use(struct hzp_page *p, const struct hzp_trainer_stats *t)
+{
+    hzp_page_head(p, "hzpserve_train_operations_total");
+    hzp_page_labelled(p, "of", "model", (double)t->operations.model);
+    hzp_page_labelled(p, "of", "hardware", (double)t->operations.hardware);
+    hzp_page_put(p, "hzpserve_train_lost_device_seconds_total", (double)t->lost_ns * 1e-9);
+    if (t->device_ns)
+        hzp_page_put(p, "hzpserve_train_goodput", 1 - (double)t->lost_ns / (double)t->device_ns);
+    if (!isfinite(t->mfu))
+        return;
+    hzp_page_put(p, "hzpserve_train_peak_flops", t->peak * 1e9);
+    hzp_page_head(p, "hzpserve_train_mfu");
+    hzp_page_labelled(p, "of", "model", t->mfu);
+    hzp_page_labelled(p, "of", "hardware", t->hfu);
+}
+
 /* When the examples that wait will have been learned. */
 static void when_learned(struct hzp_page *p, const struct hzp_engine *e,
                          const struct hzp_state_stats *kept)
@@ -306,6 +323,7 @@ static void training(struct hzp_page *p, struct hzp_server *server)
     hzp_page_put(p, "hzpserve_train_learned_tokens_total", (double)t.learned_tokens);
     hzp_page_put(p, "hzpserve_train_rows_total", (double)t.rows);
     hzp_page_put(p, "hzpserve_train_device_seconds_total", (double)t.device_ns * 1e-9);
+    use(p, &t);
     hzp_page_put(p, "hzpserve_train_optimizer_step", (double)t.optimizer_step);
     if (isfinite(t.loss))
         hzp_page_put(p, "hzpserve_train_loss", t.loss);
