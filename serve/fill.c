@@ -45,6 +45,15 @@ static bool pages_fit(const struct filling *f, const struct hzp_seq *seq, int32_
                                HZP_MAX(pages - seq->taken, 0));
 }
 
+static void add_segment(const struct filling *f, const struct hzp_seq *seq, int32_t pos0,
+                        bool decode)
+{
+    struct hzp_batch *batch = f->offer->batch;
+    hzp_batch_add_segment(batch, pos0, decode);
+    hzp_batch_set_path(batch, seq->rq->demands.depth);
+    hzp_batch_set_pages(batch, line_of(f->s, seq), seq->page, seq->taken);
+}
+
 /* Opens the sequence's segment for `rows` more rows and takes the KV pages they need. */
 static struct hzp_part *open_segment(const struct filling *f, struct hzp_seq *seq, int32_t rows,
                                      bool decode)
@@ -55,8 +64,7 @@ static struct hzp_part *open_segment(const struct filling *f, struct hzp_seq *se
     struct hzp_part *part = hzp_seq_part(seq, number);
     while (seq->taken * s->page_rows < seq->fed + rows)
         seq->page[seq->taken++] = hzp_prefix_take(s->prefix);
-    hzp_batch_add_segment(batch, seq->fed, decode);
-    hzp_batch_set_pages(batch, line_of(s, seq), seq->page, seq->taken);
+    add_segment(f, seq, seq->fed, decode);
     *part = (struct hzp_part){.step = number,
                               .pos0 = seq->fed,
                               .rows = rows,
@@ -348,10 +356,8 @@ static void add_guessed(const struct filling *f, struct hzp_seq *seq)
     bool decode = !hzp_device_has_graphs(s->model->dev);
     struct hzp_part *part = open_segment(f, seq, 1 + seq->guesses, decode);
     for (int32_t i = 0; i <= seq->guesses; i++) {
-        if (i && decode) {
-            hzp_batch_add_segment(batch, at + i, true);
-            hzp_batch_set_pages(batch, line_of(s, seq), seq->page, seq->taken);
-        }
+        if (i && decode)
+            add_segment(f, seq, at + i, true);
         int32_t row = hzp_batch_add_row(batch, token, slot_of(s, seq, at + i));
         want_draw(batch, seq, part, row, at + i + 1);
         token = seq->guess[i < seq->guesses ? i : 0];
@@ -362,33 +368,61 @@ static void add_guessed(const struct filling *f, struct hzp_seq *seq)
     keep_pages(s, seq);
 }
 
-/* Adds one row for each chosen sequence; first those whose token is drawn by the in-flight step,
- * last those that have guesses. */
-static int32_t add_decodes(struct filling *f)
+/* The kinds of decode rows, in their order: their token is drawn by the in-flight step, is known,
+ * or guesses stand behind it. */
+enum decode_kind { DRAWN, KNOWN, GUESSED, DECODE_KINDS };
+
+/* The sequence's next row, whose token logits `logit` of the in-flight step draw; -1: it is known.
+ */
+static void add_decode(const struct filling *f, struct hzp_seq *seq, int32_t logit)
 {
     struct hzp_scheduler *s = f->s;
-    const struct hzp_step *step = f->step;
     struct hzp_batch *batch = f->offer->batch;
-    int32_t chosen = choose_decodes(f);
-    int32_t guesses = add_guesses(f, chosen);
-    for (int known = 0; known < 2; known++)
-        for (int32_t k = 0; k < chosen; k++) {
-            struct hzp_seq *seq = &s->seq[s->chosen[k]];
-            int32_t logit = seq->step == step->number ? 0 : drawn_by(seq, step), at = seq->fed, row;
-            if (seq->step == step->number || (logit < 0) != known || seq->guesses)
-                continue;
-            struct hzp_part *part = open_segment(f, seq, 1, true);
-            if (known)
-                row = hzp_batch_add_row(batch, seq->rq->out[at - seq->rq->prompt_count].token,
-                                        slot_of(s, seq, at));
-            else
-                row = hzp_batch_add_drawn(batch, step->in_flight, logit, slot_of(s, seq, at));
-            want_draw(batch, seq, part, row, at + 1);
-            keep_pages(s, seq);
+    int32_t at = seq->fed, row;
+    struct hzp_part *part = open_segment(f, seq, 1, true);
+    if (logit < 0)
+        row = hzp_batch_add_row(batch, seq->rq->out[at - seq->rq->prompt_count].token,
+                                slot_of(s, seq, at));
+    else
+        row = hzp_batch_add_drawn(batch, f->step->in_flight, logit, slot_of(s, seq, at));
+    want_draw(batch, seq, part, row, at + 1);
+    keep_pages(s, seq);
+}
+
+/* Those of the chosen sequences whose row is of this kind and goes through these layers. */
+static void add_kind(const struct filling *f, int32_t chosen, enum decode_kind kind, int32_t depth)
+{
+    struct hzp_scheduler *s = f->s;
+    for (int32_t k = 0; k < chosen; k++) {
+        struct hzp_seq *seq = &s->seq[s->chosen[k]];
+        if (seq->step == f->step->number || seq->rq->demands.depth != depth)
+            continue;
+        int32_t logit = drawn_by(seq, f->step);
+        enum decode_kind is = logit < 0 ? KNOWN : DRAWN;
+        if ((seq->guesses ? GUESSED : is) != kind)
+            continue;
+        if (kind == GUESSED)
+            add_guessed(f, seq);
+        else
+            add_decode(f, seq, logit);
+    }
+}
+
+/* Adds one row for each chosen sequence, kind by kind, and in each by depth: up, down, and up
+ * again, so that rows of one path are neighbours more often. */
+static int32_t add_decodes(struct filling *f)
+{
+    const struct hzp_scheduler *s = f->s;
+    int32_t chosen = choose_decodes(f), guesses = add_guesses(f, chosen);
+    uint32_t depths = 0;
+    for (int32_t k = 0; k < chosen; k++)
+        depths |= 1u << s->seq[s->chosen[k]].rq->demands.depth;
+    for (int kind = DRAWN; kind < DECODE_KINDS; kind++)
+        for (int32_t i = 0; i < HZP_DEPTH_PARTS; i++) {
+            int32_t depth = kind == KNOWN ? HZP_DEPTH_PARTS - 1 - i : i;
+            if (depths >> depth & 1)
+                add_kind(f, chosen, (enum decode_kind)kind, depth);
         }
-    for (int32_t k = 0; k < chosen && guesses; k++)
-        if (s->seq[s->chosen[k]].step != step->number)
-            add_guessed(f, &s->seq[s->chosen[k]]);
     return chosen + guesses;
 }
 
@@ -482,26 +516,49 @@ static bool recomputes(const struct hzp_seq *seq)
     return seq->restarted && seq->rq->recomputes > 0;
 }
 
-/* Adds rows of prompts of order[from .. to), `room` at most. */
-static void add_pieces(const struct filling *f, int32_t from, int32_t to, int32_t room)
+/* Prompts of order[from .. to), and what the step may still have of them. */
+struct pieces {
+    int32_t from, to, room, again;
+};
+
+/* Adds rows of those prompts that go through these layers. */
+static void add_pieces_of(const struct filling *f, int32_t depth, struct pieces *p)
 {
     struct hzp_scheduler *s = f->s;
     struct hzp_batch *batch = f->offer->batch;
-    int32_t again = 0;
-    for (int32_t i = from; i < to && room > 0; i++) {
+    for (int32_t i = p->from; i < p->to && p->room > 0; i++) {
         struct hzp_seq *seq = &s->seq[s->order[i]];
-        if (!has_prompt(s, seq) || (recomputes(seq) && ++again > RECOMPUTES_MAX))
+        if (seq->rq->demands.depth != depth || !has_prompt(s, seq) ||
+            (recomputes(seq) && ++p->again > RECOMPUTES_MAX))
             continue;
-        if (batch->segs == batch->max.segs_max)
-            break;
-        int32_t rows = piece_rows(s, batch, seq, room);
-        if (rows < 1 || !pages_fit(f, seq, rows))
-            break; /* no younger prompt overtakes the oldest */
-        if (hzp_seek_prefix(s, seq, false))
-            break; /* an older prompt computes its next rows in this step */
+        int32_t rows = piece_rows(s, batch, seq, p->room);
+        /* No younger prompt overtakes the oldest, nor one that it can share rows with, which an
+         * older prompt computes in this step. */
+        if (batch->segs == batch->max.segs_max || rows < 1 || !pages_fit(f, seq, rows) ||
+            hzp_seek_prefix(s, seq, false)) {
+            p->room = 0;
+            return;
+        }
         add_piece(f, seq, rows);
         keep_pages(s, seq);
-        room -= rows;
+        p->room -= rows;
+    }
+}
+
+/* Adds rows of prompts of order[from .. to), `room` at most: those with the layers of the oldest
+ * prompt, then those with the layers of the oldest one left. */
+static void add_pieces(const struct filling *f, int32_t from, int32_t to, int32_t room)
+{
+    const struct hzp_scheduler *s = f->s;
+    struct pieces p = {from, to, room, 0};
+    uint32_t done = 0;
+    for (int32_t i = from; i < to && p.room > 0; i++) {
+        const struct hzp_seq *seq = &s->seq[s->order[i]];
+        uint32_t depth = 1u << seq->rq->demands.depth;
+        if (!has_prompt(s, seq) || done & depth)
+            continue;
+        done |= depth;
+        add_pieces_of(f, seq->rq->demands.depth, &p);
     }
 }
 

@@ -136,6 +136,7 @@ static inline struct hzp_prefix_tokens hzp_request_tokens(const struct hzp_reque
     return (struct hzp_prefix_tokens){.prompt = rq->prompt,
                                       .prompt_count = rq->prompt_count,
                                       .out = rq->out,
+                                      .depth = rq->demands.depth,
                                       .count = rq->prompt_count + drawn};
 }
 

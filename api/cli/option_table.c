@@ -115,6 +115,7 @@ static const struct hzp_option shard_parts[] = {
 static const struct hzp_option waiting_parts[] = {
     INT("", engine.serving.waiting_max, NULL, 1, 65536, 0, NULL),
     INT("tokens", engine.serving.waiting_tokens, NULL, 1, BIG, 0, NULL),
+    NUM("shed-depth", engine.serving.shed_depth, NULL, 0.01, 1, 0, NULL),
 };
 static const struct hzp_option tier_parts[] = {
     SIZE("file", engine.serving.prefix_file, NULL, 1, BIG, 0, NULL),
@@ -233,9 +234,12 @@ const struct hzp_option hzp_option_table[] = {
         "maximum sequences in one step: more answer more requests at a time, each more "
         "slowly, and need more memory"),
     PARTS(
-        "--max-waiting", waiting_parts, "256,tokens=1048576", "N[,tokens=N]", ENGINE,
+        "--max-waiting", waiting_parts, "256,tokens=1048576,shed-depth=1",
+        "N[,tokens=N][,shed-depth=X]", ENGINE,
         "maximum queued requests, which bounds how long one waits; tokens: of their prompts, which "
-        "bounds their memory; more are refused with 429"),
+        "bounds their memory; more are refused with 429; shed-depth: while a quarter of N waits, "
+        "new requests that ask for no depth are answered with this share of the layers, as if they "
+        "had asked for it, and their answers say so"),
     INT("--step-rows", engine.serving.step_rows, "0", 0, 65536, ENGINE | SEARCH,
         "maximum tokens computed in one step, at least --max-running: more read prompts "
         "faster and delay the tokens of running requests; 0: 256, and at least twice "

@@ -46,6 +46,14 @@ static const char text_only[] = "this server reads and makes text only";
     "\"required\": [\"schema\"], \"properties\": {\"name\": {\"type\": \"string\"}, \"schema\": "  \
     "{\"type\": \"object\"}, \"strict\": {\"type\": [\"boolean\", \"null\"]}}}}}"
 
+/* Of all that is answered by the model. */
+#define DEPTH                                                                                      \
+    {                                                                                              \
+        "depth", NUMBER(0, 1), "1", USED,                                                          \
+            "the share of the model's layers that compute the answer, to the nearest eighth",      \
+            "{\"type\": [\"number\", \"null\"], \"exclusiveMinimum\": 0, \"maximum\": 1}"          \
+    }
+
 static const struct hzp_field sampling[] = {
     {"add_special_tokens", BOOL, NULL, USED,
      "the tokenizer adds its special tokens (default: true for prompts, false for messages)", NULL},
@@ -61,6 +69,7 @@ static const struct hzp_field sampling[] = {
     {"consistency", STRING, NULL, USED,
      "what a new version of the weights does to this request (default: --consistency)",
      "{\"enum\": [\"continue\", \"abort\", \"recompute\", \"pinned\"]}"},
+    DEPTH,
     {"dynatemp_range", JSON, "0", REFUSED, sampler, NULL},
     {"early_stopping", JSON, NULL, REFUSED, beams, NULL},
     {"echo", BOOL, "false", USED, "the answer begins with the prompt, or with the last message",
@@ -261,6 +270,7 @@ static const struct hzp_field responses[] = {
     {"background_options", JSON, NULL, REFUSED, nothing_stored, NULL},
     {"context_management", JSON, NULL, REFUSED, nothing_stored, NULL},
     {"conversation", JSON, NULL, REFUSED, nothing_stored, NULL},
+    DEPTH,
     {"ignore_eos", BOOL, "false", USED, "the end token does not end the answer", NULL},
     {"image", JSON, NULL, REFUSED, text_only, NULL},
     {"include", JSON, NULL, USED,
@@ -310,6 +320,7 @@ static const struct hzp_field messages[] = {
     {"cache_control", JSON, NULL, IGNORED, "the prefix cache decides", NULL},
     {"container", JSON, NULL, REFUSED, "there are no containers", NULL},
     {"context_management", JSON, NULL, REFUSED, nothing_stored, NULL},
+    DEPTH,
     {"diagnostics", JSON, NULL, IGNORED, "there is nothing to diagnose", NULL},
     {"inference_geo", JSON, NULL, IGNORED, "it runs where the server is", NULL},
     {"max_tokens", INT(1, INT32_MAX), NULL, NEEDED, "maximum tokens of the answer", NULL},

@@ -104,6 +104,8 @@ static void serving(struct hzp_page *p, struct hzp_server *server)
     hzp_page_gauge(p, "vllm:num_requests_running", s.running, "Sequences that have KV pages.");
     asked_weights(p, &s);
     hzp_page_gauge(p, "vllm:num_requests_waiting", s.waiting, "Requests in the queue.");
+    hzp_page_counter(p, "hzpserve_shed_requests_total", (double)server->shed,
+                     "Requests that got a smaller depth because many waited (--max-waiting).");
     hzp_page_head(p, "vllm:num_requests_waiting_by_reason", "gauge",
                   "Requests in the queue, by reason.");
     hzp_page_labelled(p, "reason", "capacity", s.waiting - s.waiting_weights);
