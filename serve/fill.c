@@ -45,12 +45,18 @@ static bool pages_fit(const struct filling *f, const struct hzp_seq *seq, int32_
                                HZP_MAX(pages - seq->taken, 0));
 }
 
+/* The path of its next row. */
+static int32_t path_of(const struct hzp_seq *seq)
+{
+    return seq->guessing ? HZP_DEPTH_GUESS : seq->rq->demands.depth;
+}
+
 static void add_segment(const struct filling *f, const struct hzp_seq *seq, int32_t pos0,
                         bool decode)
 {
     struct hzp_batch *batch = f->offer->batch;
     hzp_batch_add_segment(batch, pos0, decode);
-    hzp_batch_set_path(batch, seq->rq->demands.depth);
+    hzp_batch_set_path(batch, path_of(seq));
     hzp_batch_set_pages(batch, line_of(f->s, seq), seq->page, seq->taken);
 }
 
@@ -163,7 +169,7 @@ static int32_t drawn_by(struct hzp_seq *seq, const struct hzp_step *step)
 /* Whether the sequence has guesses in flight, or its newest token will be followed by some. */
 static bool has_guesses(const struct hzp_seq *seq)
 {
-    return seq->keen || seq->guesses;
+    return seq->keen || seq->guesses || seq->guessed || seq->guessing;
 }
 
 /* Penalties count every token drawn so far, and a grammar's mask and guesses of what comes next
@@ -299,23 +305,80 @@ static int32_t guesses_max(const struct filling *f, struct hzp_seq *seq, const s
     return seq->lookup && known && most > 0 && pages_fit(f, seq, 1 + most) ? most : 0;
 }
 
+/* What the step may have beside the chosen sequences' rows. */
+static struct spare spare_of(const struct filling *f, int32_t chosen)
+{
+    const struct hzp_scheduler *s = f->s;
+    const struct hzp_batch_config *max = &f->offer->batch->max;
+    int32_t edits = 0, most = HZP_MIN(f->room->rows, HZP_MIN(max->segs_max, max->logits_max));
+    for (int32_t k = 0; k < chosen; k++)
+        edits += draw_edits(&s->seq[s->chosen[k]]);
+    return (struct spare){.rows = most - chosen,
+                          .edits = max->edits_max - edits,
+                          .pages = hzp_prefix_available(s->prefix) - s->running};
+}
+
+/* How many steps the round guesses that begins with this one; 0: none begins. */
+static int32_t begin_round(const struct filling *f, int32_t chosen, const struct spare *spare)
+{
+    struct hzp_scheduler *s = f->s;
+    int32_t most = HZP_MIN(s->config.lookup_max, spare->rows / HZP_MAX(chosen, 1));
+    double trust = 0;
+    bool all = chosen > 0 && chosen == s->running && !s->now.pins, known = true;
+    for (int32_t k = 0; k < chosen && all; k++) {
+        struct hzp_seq *seq = &s->seq[s->chosen[k]];
+        all = seq->lookup && !seq->guessed;
+        known &= all && guesses_max(f, seq, spare) > 0;
+        trust += all ? seq->lookup->trust / chosen : 0;
+    }
+    int32_t length =
+        all ? hzp_rounds_length(&s->rounds, chosen, trust, most, s->config.guess_every) : 0;
+    s->rounds.pays |= length > 0 && !known; /* it begins when their tokens are known */
+    return known ? length : 0;
+}
+
+/* Rounds of guesses by half of the layers (depth.h): the chosen sequences guess in this step, or
+ * their guesses are verified.  Returns how many rows more than one each they have. */
+static int32_t go_round(const struct filling *f, int32_t chosen)
+{
+    struct hzp_scheduler *s = f->s;
+    struct spare spare = spare_of(f, chosen);
+    int32_t more = 0, guessing = 0, kind = 0;
+    if (!s->rounds.left)
+        s->rounds.left = begin_round(f, chosen, &spare);
+    for (int32_t k = 0; k < chosen; k++) {
+        struct hzp_seq *seq = &s->seq[s->chosen[k]];
+        int32_t most = guesses_max(f, seq, &spare);
+        seq->guessing = s->rounds.left > 0 && most > seq->guessed;
+        seq->guesses = seq->guessing ? 0 : HZP_MIN(seq->guessed, most);
+        int32_t end = seq->fed + 1 + (seq->guessing ? seq->guessed : seq->guesses);
+        spare.pages -= HZP_MAX(HZP_DIV_UP(end, s->page_rows) - seq->taken, 0);
+        spare.rows -= seq->guesses;
+        spare.edits -= seq->guesses * draw_edits(seq);
+        seq->guessed = seq->guessing ? seq->guessed : 0;
+        more += seq->guesses;
+        guessing += seq->guessing;
+        kind = HZP_MAX(kind, seq->guesses);
+    }
+    s->rounds.left -= s->rounds.left > 0;
+    kind = guessing && guessing == chosen ? HZP_ROUNDS_GUESS : kind;
+    hzp_rounds_began(&s->rounds, guessing && guessing < chosen ? 0 : chosen, kind);
+    return more;
+}
+
 /* Gives the chosen sequences guesses: one more each in turn, as long as the step is expected to
  * bring more tokens a second with it.  Returns how many. */
 static int32_t add_guesses(const struct filling *f, int32_t chosen)
 {
     struct hzp_scheduler *s = f->s;
-    const struct hzp_batch_config *max = &f->offer->batch->max;
-    int32_t rows = chosen, edits = 0;
+    int32_t rows = chosen;
     double tokens = chosen;
     struct hzp_rows_curve curve;
-    for (int32_t k = 0; k < chosen; k++) {
+    struct spare spare = spare_of(f, chosen);
+    for (int32_t k = 0; k < chosen; k++)
         s->seq[s->chosen[k]].guesses = 0;
-        edits += draw_edits(&s->seq[s->chosen[k]]);
-    }
-    int32_t most = HZP_MIN(f->room->rows, HZP_MIN(max->segs_max, max->logits_max));
-    struct spare spare = {.rows = most - chosen,
-                          .edits = max->edits_max - edits,
-                          .pages = hzp_prefix_available(s->prefix) - s->running};
+    if (s->lookup && s->config.guess_by_depth)
+        return go_round(f, chosen);
     if (!s->lookup || spare.rows <= 0)
         return 0;
     hzp_rows_curve_of(&f->room->time->rows, &curve);
@@ -389,13 +452,34 @@ static void add_decode(const struct filling *f, struct hzp_seq *seq, int32_t log
     keep_pages(s, seq);
 }
 
+/* A row of half of the layers, behind the rows that have guessed in this round. */
+static void add_guessing(const struct filling *f, struct hzp_seq *seq)
+{
+    struct hzp_scheduler *s = f->s;
+    struct hzp_batch *batch = f->offer->batch;
+    int32_t at = seq->fed + seq->guessed, n = at - seq->rq->prompt_count;
+    int32_t token = seq->guessed ? seq->guess[seq->guessed - 1] : seq->rq->out[n].token;
+    struct hzp_part *part = hzp_seq_part(seq, f->step->number);
+    while (seq->taken * s->page_rows <= at)
+        seq->page[seq->taken++] = hzp_prefix_take(s->prefix);
+    add_segment(f, seq, at, true);
+    *part = (struct hzp_part){.step = f->step->number,
+                              .pos0 = at,
+                              .rows = 1,
+                              .logit0 = batch->logits,
+                              .hidden0 = batch->hiddens};
+    seq->step = f->step->number;
+    f->room->rows--;
+    want_draw(batch, seq, part, hzp_batch_add_row(batch, token, slot_of(s, seq, at)), at + 1);
+}
+
 /* Those of the chosen sequences whose row is of this kind and goes through these layers. */
 static void add_kind(const struct filling *f, int32_t chosen, enum decode_kind kind, int32_t depth)
 {
     struct hzp_scheduler *s = f->s;
     for (int32_t k = 0; k < chosen; k++) {
         struct hzp_seq *seq = &s->seq[s->chosen[k]];
-        if (seq->step == f->step->number || seq->rq->demands.depth != depth)
+        if (seq->step == f->step->number || path_of(seq) != depth)
             continue;
         int32_t logit = drawn_by(seq, f->step);
         enum decode_kind is = logit < 0 ? KNOWN : DRAWN;
@@ -403,6 +487,8 @@ static void add_kind(const struct filling *f, int32_t chosen, enum decode_kind k
             continue;
         if (kind == GUESSED)
             add_guessed(f, seq);
+        else if (seq->guessing)
+            add_guessing(f, seq);
         else
             add_decode(f, seq, logit);
     }
@@ -416,10 +502,10 @@ static int32_t add_decodes(struct filling *f)
     int32_t chosen = choose_decodes(f), guesses = add_guesses(f, chosen);
     uint32_t depths = 0;
     for (int32_t k = 0; k < chosen; k++)
-        depths |= 1u << s->seq[s->chosen[k]].rq->demands.depth;
+        depths |= 1u << path_of(&s->seq[s->chosen[k]]);
     for (int kind = DRAWN; kind < DECODE_KINDS; kind++)
-        for (int32_t i = 0; i < HZP_DEPTH_PARTS; i++) {
-            int32_t depth = kind == KNOWN ? HZP_DEPTH_PARTS - 1 - i : i;
+        for (int32_t i = 0; i < HZP_DEPTHS; i++) {
+            int32_t depth = kind == KNOWN ? HZP_DEPTHS - 1 - i : i;
             if (depths >> depth & 1)
                 add_kind(f, chosen, (enum decode_kind)kind, depth);
         }

@@ -25,6 +25,7 @@ struct hzp_device_settings {
     int64_t threads;       /* 0: as many as the process may use */
 };
 
+enum hzp_draft { HZP_DRAFT_OFF, HZP_DRAFT_NGRAM, HZP_DRAFT_DEPTH };
 enum hzp_dtype_setting { HZP_DTYPE_ON_DISK, HZP_DTYPE_BF16, HZP_DTYPE_F32 };
 
 struct hzp_model_settings {
@@ -52,7 +53,7 @@ struct hzp_serving_settings {
     const char *prefix_dir;       /* where the prefix cache's file is made; NULL: none */
     int64_t prefix_file;          /* bytes of that file */
     int64_t prefix_host;          /* bytes of host memory for its pages; 0: none */
-    int64_t draft, draft_max;     /* 1: guess tokens from a sequence's own text; how many at most */
+    int64_t draft, draft_max;     /* enum hzp_draft; tokens at most */
     int64_t rewarm;               /* tokens of prefixes computed again after a swap; 0: none */
     int64_t consistency;          /* enum hzp_consistency of requests that name none */
     double pin_seconds;           /* how long a version that is not current may be pinned */

@@ -86,7 +86,7 @@ void hzp_batch_clear(struct hzp_batch *b)
         b->edits = b->masks = b->hiddens = 0;
     b->decode_ctx_max = b->prefill_rows_max = b->prefill_ctx_max = 0;
     b->tops_wanted = false;
-    b->refs = b->changes = b->shallow = b->turns = 0;
+    b->refs = b->changes = b->shallow = b->guesses = b->turns = 0;
     b->from = NULL;
     b->row0[0] = 0;
 }
@@ -166,6 +166,7 @@ int32_t hzp_batch_add_row(struct hzp_batch *b, int32_t token, int32_t slot)
     b->slot[r] = slot;
     b->row0[i + 1] = b->rows;
     b->shallow += b->path[i] != 0;
+    b->guesses += b->path[i] == HZP_DEPTH_GUESS;
     int32_t ctx = b->pos[r] + 1;
     if (i < b->decode_segs) {
         HZP_ASSERT(r == b->row0[i]);

@@ -94,6 +94,34 @@ def test_removed_layers(program, folder, bodies):
     print(f"{len(bodies)} answers")
 
 
+def test_guesses(program, folder, bodies):
+    """Half of the layers guess for all of them (--draft depth)."""
+    bodies = [{k: v for k, v in each.items() if k != "depth" or i % 4 == 1} for i, each in enumerate(bodies)]
+    alone = [{"prompt": "Zorin lives", "max_tokens": 400, "ignore_eos": True, "logprobs": 1, "temperature": t, "seed": 7}
+             for t in (0, 0.5, 0.2)]  # one after the other: nothing else runs then
+    want, want_alone = expected(program, folder, bodies), expected(program, folder, alone)
+    for more in ((), ("--max-running", "2", "--kv-tokens", "1024"), ("--run-ahead", "1"), ("--draft", "depth,max=2")):
+        with test_draft.Server(program, str(folder / "deep"), *FLAGS, "--no-train", "--draft", "depth", *more) as server:
+            got = answers(server, bodies) + [answers(server, [each])[0] for each in alone]
+            for each, one, other in zip(bodies + alone, want + want_alone, got):
+                assert one == other, (more, each, one, other)
+            guessed, right = (test_draft.counted(server, name) for name in ("draft_tokens", "accepted_tokens"))
+            assert 0 < right <= guessed, (more, guessed, right)
+            print(f"{more}: {right:.0f} of {guessed:.0f} guesses are right")
+
+
+def test_eval(program, folder, text):
+    """`eval --skip` is the loss of such a request."""
+    for depth in DEPTHS:
+        found = []
+        for name, more in (("deep", ("--skip", str(1 - depth))), (f"depth-{depth}", ())):
+            code, out, err = test_draft.test_fp8.run(program, "eval", str(folder / name), "--data", text, "--json",
+                                                     "--dtype", "f32", *more)
+            assert code == 0, err
+            found.append(json.loads(out))
+        assert found[0] == found[1], found
+
+
 def test_tensor(program, folder, bodies):
     two = ("--ranks", "2", "--tensor", "2")
     want = expected(program, folder, bodies, two)
@@ -165,6 +193,9 @@ def main():
         for depth in DEPTHS:
             write_model(pathlib.Path(model), folder / f"depth-{depth}", [LAYERS[i] for i in places_of(depth)])
         test_removed_layers(program, folder, bodies)
+        test_guesses(program, folder, bodies)
+        (folder / "text.txt").write_text("Zorin lives in Tarn. The lamps of the harbour keep a story. " * 40)
+        test_eval(program, folder, str(folder / "text.txt"))
         test_tensor(program, folder, bodies[:24])
         test_routes(program, deep)
         test_swaps(program, deep, bodies[:12])

@@ -312,6 +312,8 @@ static void open_day(struct day *d)
         .prefix_stale_max = seeded(&d->random, 2) ? between(d, 1, 3) : 0,
         .rewarm_rows = seeded(&d->random, 2) ? between(d, 1, 200) : 0,
         .lookup_max = seeded(&d->random, 2) ? between(d, 1, HZP_LOOKUP_MAX) : 0,
+        .guess_by_depth = d->seed % 3 == 0,
+        .guess_every = 2,
         .admission = seeded(&d->random, 4) ? HZP_ADMIT_PREDICTED : HZP_ADMIT_WORST_CASE};
     if (hzp_device_open(&(struct hzp_device_config){.name = "ref"}, &d->dev, &err) < 0)
         broken(d, "opening", 0, 0);
@@ -546,7 +548,8 @@ static void form(struct day *d, struct turn *t, const struct hzp_batch *in_fligh
 static void finish(struct day *d, struct turn *t)
 {
     struct hzp_source *source = hzp_scheduler_source(d->s);
-    struct hzp_outcome outcome = {.status = HZP_OK, .end_ns = t->step.number};
+    struct hzp_outcome outcome = {
+        .status = HZP_OK, .end_ns = t->step.number, .ns[HZP_TENANT_SERVE] = 1000};
     execute(d, t->offer.batch, &t->step);
     source->deliver(source, &t->step, &t->offer, &outcome);
     for (int32_t i = 0; i < d->submitted; i++)
