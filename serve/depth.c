@@ -4,7 +4,8 @@
 static const double margin = 1.03;        /* what a round must bring more */
 static const double rate = 1.0 / 64;      /* of a new value in averages: of right guesses */
 static const double try_rate = 1.0 / 16;  /* of the few there are where rounds do not pay */
-static const double ns_rate = 1.0 / 8;    /* of times */
+static const double ns_rate = 1.0 / 32;   /* of times; of the first ones more */
+static const double ns_most = 3;          /* times the average: so much counts of a late step */
 static const double cost_at_first = 0.55; /* half of the layers, and the head */
 enum { DECODE_EVERY = 64 };
 
@@ -13,12 +14,12 @@ void hzp_rounds_init(struct hzp_rounds *r)
     *r = (struct hzp_rounds){.trust = 0.6};
 }
 
-static double *times_of(struct hzp_rounds *r, int32_t sequences)
+static int32_t class_of(int32_t sequences)
 {
     int32_t class = 0;
     while (class < HZP_ROUNDS_CLASSES - 1 && (1 << class) < sequences)
         class ++;
-    return r->ns[class];
+    return class;
 }
 
 /* The length with the most tokens in its time; v(0) is known. */
@@ -43,7 +44,7 @@ static int32_t best_length(const double *ns, double trust, int32_t most)
 int32_t hzp_rounds_length(struct hzp_rounds *r, int32_t sequences, double trust, int32_t most,
                           int32_t every)
 {
-    const double *ns = times_of(r, sequences);
+    const double *ns = r->ns[class_of(sequences)];
     if (ns[0] <= 0 || r->rounds >= DECODE_EVERY) {
         r->rounds = 0;
         return 0;
@@ -64,14 +65,20 @@ void hzp_rounds_began(struct hzp_rounds *r, int32_t sequences, int32_t kind)
     r->kind = kind;
 }
 
-void hzp_rounds_took(struct hzp_rounds *r, int32_t rows, double ns)
+void hzp_rounds_ended(struct hzp_rounds *r, int32_t rows, uint64_t end_ns)
 {
     int32_t each = r->kind == HZP_ROUNDS_GUESS ? 1 : 1 + r->kind;
-    bool counts = r->sequences > 0 && rows == r->sequences * each && ns > 0;
-    double *at = &times_of(r, r->sequences)[r->kind];
+    double ns = (double)(end_ns - r->end_ns);
+    bool counts = r->sequences > 0 && rows == r->sequences * each && end_ns > r->end_ns;
+    int32_t class = class_of(r->sequences), *seen = &r->seen[class][r->kind];
+    double *at = &r->ns[class][r->kind];
     r->sequences = 0;
-    if (counts)
-        *at += *at > 0 ? ns_rate * (ns - *at) : ns;
+    r->end_ns = end_ns;
+    if (!counts)
+        return;
+    double share = 1.0 / ++*seen, most = *seen > 1 ? ns_most * *at : ns;
+    *seen = HZP_MIN(*seen, 1 << 20);
+    *at += HZP_MAX(share, ns_rate) * (HZP_MIN(ns, most) - *at);
 }
 
 void hzp_rounds_verified(struct hzp_rounds *r, struct hzp_lookup *lookup, int32_t guesses,

@@ -43,7 +43,7 @@ static double speed(const struct server *s, int32_t k)
 static double step(struct hzp_rounds *r, int32_t sequences, int32_t kind, int32_t rows, double ns)
 {
     hzp_rounds_began(r, sequences, kind);
-    hzp_rounds_took(r, rows, ns);
+    hzp_rounds_ended(r, rows, r->end_ns + (uint64_t)ns);
     return ns;
 }
 

@@ -539,8 +539,7 @@ static void form(struct day *d, struct turn *t, const struct hzp_batch *in_fligh
 static void finish(struct day *d, struct turn *t, bool flying, struct totals *totals)
 {
     struct hzp_source *source = hzp_scheduler_source(d->s);
-    struct hzp_outcome outcome = {
-        .status = HZP_OK, .end_ns = t->step.number, .ns[HZP_TENANT_SERVE] = 1000};
+    struct hzp_outcome outcome = {.status = HZP_OK, .end_ns = t->step.number};
     const struct hzp_version_record *r = &t->step.version->record;
     check(d, r->id == t->version && r->state >= HZP_VERSION_CURRENT, "slot", (int64_t)r->id,
           (int64_t)t->version);

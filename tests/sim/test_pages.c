@@ -425,7 +425,7 @@ static bool turn(struct day *d)
         .number = d->steps + 1, .begin_ns = 1 + (uint64_t)d->now_ns, .version = &d->version};
     struct hzp_room room = {.rows = d->rows_max, .time = &d->time};
     struct hzp_offer offer = {.batch = d->batch};
-    struct hzp_outcome outcome = {.status = HZP_OK, .ns[HZP_TENANT_SERVE] = 1000};
+    struct hzp_outcome outcome = {.status = HZP_OK, .end_ns = d->steps};
     struct hzp_source *source = hzp_scheduler_source(d->s);
     d->turns++;
     bool any = source->offer(source, &step, &room, &offer);

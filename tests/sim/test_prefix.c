@@ -548,8 +548,7 @@ static void form(struct day *d, struct turn *t, const struct hzp_batch *in_fligh
 static void finish(struct day *d, struct turn *t)
 {
     struct hzp_source *source = hzp_scheduler_source(d->s);
-    struct hzp_outcome outcome = {
-        .status = HZP_OK, .end_ns = t->step.number, .ns[HZP_TENANT_SERVE] = 1000};
+    struct hzp_outcome outcome = {.status = HZP_OK, .end_ns = t->step.number};
     execute(d, t->offer.batch, &t->step);
     source->deliver(source, &t->step, &t->offer, &outcome);
     for (int32_t i = 0; i < d->submitted; i++)
