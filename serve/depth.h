@@ -18,8 +18,7 @@
  *
  * Thread: engine.
  */
-#ifndef HZP_SERVE_DEPTH_H
-#define HZP_SERVE_DEPTH_H
+#pragma once
 
 #include "serve/lookup.h"
 
@@ -54,5 +53,3 @@ void hzp_rounds_ended(struct hzp_rounds *rounds, int32_t rows, uint64_t end_ns);
 /* The first `right` of a sequence's guesses were right. */
 void hzp_rounds_verified(struct hzp_rounds *rounds, struct hzp_lookup *lookup, int32_t guesses,
                          int32_t right);
-
-#endif
