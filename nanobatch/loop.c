@@ -197,7 +197,10 @@ static int serve(struct hzp_loop *loop, struct hzp_active_step *active)
     if (active->split.ride_ns > 0) /* subtract training's rows in serving's items */
         *served_ns -= HZP_MIN(*served_ns, (uint64_t)active->split.ride_ns);
     count_rows(loop, active, *served_ns);
-    hzp_rows_learn(&loop->time.rows, active->batch ? active->batch->rows : 0, *served_ns);
+    if (active->batch &&
+        !active->batch->guesses) /* a step of all layers would have taken so much longer */
+        hzp_rows_learn(&loop->time.rows, active->batch->rows,
+                       (uint64_t)((double)*served_ns / hzp_batch_share(active->batch)));
     active->tokens_ns = active->outcome.end_ns = hzp_device_now_ns(loop->config.model->dev);
     active->stage = HZP_STEP_SERVED;
     if (loop->config.group && active->batch)

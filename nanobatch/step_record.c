@@ -40,6 +40,7 @@ enum { SUM_END = 32, SAMPLE_BYTES = 68 };
 struct segment {
     int32_t pos0, rows, line;
     int32_t change0, changes; /* pages [change0, change0 + changes) of its line are new */
+    int32_t path;
 };
 
 /* ---- pages ---- */
@@ -118,8 +119,10 @@ static void put_sample(char **at, const struct hzp_sample_row *s)
 static struct segment segment_of(const struct hzp_batch *b, int32_t i,
                                  const struct hzp_step_limits *is, struct hzp_step_pages *pages)
 {
-    struct segment seg = {
-        .pos0 = b->pos0[i], .rows = b->row0[i + 1] - b->row0[i], .line = b->line[i]};
+    struct segment seg = {.pos0 = b->pos0[i],
+                          .rows = b->row0[i + 1] - b->row0[i],
+                          .line = b->line[i],
+                          .path = b->path[i]};
     HZP_ASSERT(seg.line >= 0 && seg.line < pages->lines && pages->stride == b->max.page_stride);
     int32_t count = HZP_DIV_UP(seg.pos0 + seg.rows, is->page_rows);
     const int32_t *own = b->page + (size_t)i * (size_t)b->max.page_stride;
@@ -320,6 +323,8 @@ static int read_segment(struct reader *r, int32_t i, const char **change, int32_
             "a segment beyond the longest sequence", i);
     REQUIRE(r, i >= r->h->decode_segs || seg.rows == 1, "a decode segment of several rows", i);
     REQUIRE(r, within(seg.line, r->is->lines - 1), "a line of pages that does not exist", i);
+    REQUIRE(r, within(seg.path, b->max.layers ? HZP_DEPTHS - 1 : 0), "a path that does not exist",
+            i);
     int32_t count = HZP_DIV_UP(seg.pos0 + seg.rows, r->is->page_rows);
     REQUIRE(r,
             within(seg.change0, count) && seg.changes == count - seg.change0 &&
@@ -333,6 +338,8 @@ static int read_segment(struct reader *r, int32_t i, const char **change, int32_
         REQUIRE(r, within(known[p], r->is->pages - 1), "a page that does not exist", known[p]);
     REQUIRE(r, hzp_batch_pages_fit(b, seg.line, known, count, 0), "too many changes of pages", i);
     hzp_batch_add_segment(b, seg.pos0, i < r->h->decode_segs);
+    hzp_batch_set_path(b, seg.path);
+    REQUIRE(r, b->turns <= HZP_BATCH_TURNS, "too many changes of the path", i);
     hzp_batch_set_pages(b, seg.line, known, count);
     *ret_rows = seg.rows;
     return HZP_OK;

@@ -25,6 +25,7 @@
  * Invariants:
  * - A request's tokens are drawn by versions that meet its min_version, min_sequence and through.
  * - A pinned request's rows and tokens are all of one version.
+ * - All rows of a request go through the same layers.
  *
  * Thread: engine, except hzp_demands_check: any.
  */
@@ -47,6 +48,8 @@ struct hzp_demands {
     bool fresh;            /* it takes over no rows of older versions, whatever else it asks for */
     uint64_t wait_ns;      /* how long it may wait for such weights */
     uint64_t draw_key;     /* those with the same are on one side of trials: weights/trials.h */
+    int32_t depth;         /* which layers compute it, below HZP_DEPTH_PARTS (model/path.h) */
+    bool shed;             /* the server has chosen the depth, because it had too much to do */
 };
 
 /* How a request that asked for certain weights ended without them. */

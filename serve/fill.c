@@ -45,6 +45,21 @@ static bool pages_fit(const struct filling *f, const struct hzp_seq *seq, int32_
                                HZP_MAX(pages - seq->taken, 0));
 }
 
+/* The path of its next row. */
+static int32_t path_of(const struct hzp_seq *seq)
+{
+    return seq->guessing ? HZP_DEPTH_GUESS : seq->rq->demands.depth;
+}
+
+static void add_segment(const struct filling *f, const struct hzp_seq *seq, int32_t pos0,
+                        bool decode)
+{
+    struct hzp_batch *batch = f->offer->batch;
+    hzp_batch_add_segment(batch, pos0, decode);
+    hzp_batch_set_path(batch, path_of(seq));
+    hzp_batch_set_pages(batch, line_of(f->s, seq), seq->page, seq->taken);
+}
+
 /* Opens the sequence's segment for `rows` more rows and takes the KV pages they need. */
 static struct hzp_part *open_segment(const struct filling *f, struct hzp_seq *seq, int32_t rows,
                                      bool decode)
@@ -55,8 +70,7 @@ static struct hzp_part *open_segment(const struct filling *f, struct hzp_seq *se
     struct hzp_part *part = hzp_seq_part(seq, number);
     while (seq->taken * s->page_rows < seq->fed + rows)
         seq->page[seq->taken++] = hzp_prefix_take(s->prefix);
-    hzp_batch_add_segment(batch, seq->fed, decode);
-    hzp_batch_set_pages(batch, line_of(s, seq), seq->page, seq->taken);
+    add_segment(f, seq, seq->fed, decode);
     *part = (struct hzp_part){.step = number,
                               .pos0 = seq->fed,
                               .rows = rows,
@@ -155,7 +169,7 @@ static int32_t drawn_by(struct hzp_seq *seq, const struct hzp_step *step)
 /* Whether the sequence has guesses in flight, or its newest token will be followed by some. */
 static bool has_guesses(const struct hzp_seq *seq)
 {
-    return seq->keen || seq->guesses;
+    return seq->keen || seq->guesses || seq->guessed || seq->guessing;
 }
 
 /* Penalties count every token drawn so far, and a grammar's mask and guesses of what comes next
@@ -291,23 +305,80 @@ static int32_t guesses_max(const struct filling *f, struct hzp_seq *seq, const s
     return seq->lookup && known && most > 0 && pages_fit(f, seq, 1 + most) ? most : 0;
 }
 
+/* What the step may have beside the chosen sequences' rows. */
+static struct spare spare_of(const struct filling *f, int32_t chosen)
+{
+    const struct hzp_scheduler *s = f->s;
+    const struct hzp_batch_config *max = &f->offer->batch->max;
+    int32_t edits = 0, most = HZP_MIN(f->room->rows, HZP_MIN(max->segs_max, max->logits_max));
+    for (int32_t k = 0; k < chosen; k++)
+        edits += draw_edits(&s->seq[s->chosen[k]]);
+    return (struct spare){.rows = most - chosen,
+                          .edits = max->edits_max - edits,
+                          .pages = hzp_prefix_available(s->prefix) - s->running};
+}
+
+/* How many steps the round guesses that begins with this one; 0: none begins. */
+static int32_t begin_round(const struct filling *f, int32_t chosen, const struct spare *spare)
+{
+    struct hzp_scheduler *s = f->s;
+    int32_t most = HZP_MIN(s->config.lookup_max, spare->rows / HZP_MAX(chosen, 1));
+    double trust = 0;
+    bool all = chosen > 0 && chosen == s->running && !s->now.pins, known = true;
+    for (int32_t k = 0; k < chosen && all; k++) {
+        struct hzp_seq *seq = &s->seq[s->chosen[k]];
+        all = seq->lookup && !seq->guessed;
+        known &= all && guesses_max(f, seq, spare) > 0;
+        trust += all ? seq->lookup->trust / chosen : 0;
+    }
+    int32_t length =
+        all ? hzp_rounds_length(&s->rounds, chosen, trust, most, s->config.guess_every) : 0;
+    s->rounds.pays |= length > 0 && !known; /* it begins when their tokens are known */
+    return known ? length : 0;
+}
+
+/* Rounds of guesses by half of the layers (depth.h): the chosen sequences guess in this step, or
+ * their guesses are verified.  Returns how many rows more than one each they have. */
+static int32_t go_round(const struct filling *f, int32_t chosen)
+{
+    struct hzp_scheduler *s = f->s;
+    struct spare spare = spare_of(f, chosen);
+    int32_t more = 0, guessing = 0, kind = 0;
+    if (!s->rounds.left)
+        s->rounds.left = begin_round(f, chosen, &spare);
+    for (int32_t k = 0; k < chosen; k++) {
+        struct hzp_seq *seq = &s->seq[s->chosen[k]];
+        int32_t most = guesses_max(f, seq, &spare);
+        seq->guessing = s->rounds.left > 0 && most > seq->guessed;
+        seq->guesses = seq->guessing ? 0 : HZP_MIN(seq->guessed, most);
+        int32_t end = seq->fed + 1 + (seq->guessing ? seq->guessed : seq->guesses);
+        spare.pages -= HZP_MAX(HZP_DIV_UP(end, s->page_rows) - seq->taken, 0);
+        spare.rows -= seq->guesses;
+        spare.edits -= seq->guesses * draw_edits(seq);
+        seq->guessed = seq->guessing ? seq->guessed : 0;
+        more += seq->guesses;
+        guessing += seq->guessing;
+        kind = HZP_MAX(kind, seq->guesses);
+    }
+    s->rounds.left -= s->rounds.left > 0;
+    kind = guessing && guessing == chosen ? HZP_ROUNDS_GUESS : kind;
+    hzp_rounds_began(&s->rounds, guessing && guessing < chosen ? 0 : chosen, kind);
+    return more;
+}
+
 /* Gives the chosen sequences guesses: one more each in turn, as long as the step is expected to
  * bring more tokens a second with it.  Returns how many. */
 static int32_t add_guesses(const struct filling *f, int32_t chosen)
 {
     struct hzp_scheduler *s = f->s;
-    const struct hzp_batch_config *max = &f->offer->batch->max;
-    int32_t rows = chosen, edits = 0;
+    int32_t rows = chosen;
     double tokens = chosen;
     struct hzp_rows_curve curve;
-    for (int32_t k = 0; k < chosen; k++) {
+    struct spare spare = spare_of(f, chosen);
+    for (int32_t k = 0; k < chosen; k++)
         s->seq[s->chosen[k]].guesses = 0;
-        edits += draw_edits(&s->seq[s->chosen[k]]);
-    }
-    int32_t most = HZP_MIN(f->room->rows, HZP_MIN(max->segs_max, max->logits_max));
-    struct spare spare = {.rows = most - chosen,
-                          .edits = max->edits_max - edits,
-                          .pages = hzp_prefix_available(s->prefix) - s->running};
+    if (s->lookup && s->config.guess_by_depth)
+        return go_round(f, chosen);
     if (!s->lookup || spare.rows <= 0)
         return 0;
     hzp_rows_curve_of(&f->room->time->rows, &curve);
@@ -348,10 +419,8 @@ static void add_guessed(const struct filling *f, struct hzp_seq *seq)
     bool decode = !hzp_device_has_graphs(s->model->dev);
     struct hzp_part *part = open_segment(f, seq, 1 + seq->guesses, decode);
     for (int32_t i = 0; i <= seq->guesses; i++) {
-        if (i && decode) {
-            hzp_batch_add_segment(batch, at + i, true);
-            hzp_batch_set_pages(batch, line_of(s, seq), seq->page, seq->taken);
-        }
+        if (i && decode)
+            add_segment(f, seq, at + i, true);
         int32_t row = hzp_batch_add_row(batch, token, slot_of(s, seq, at + i));
         want_draw(batch, seq, part, row, at + i + 1);
         token = seq->guess[i < seq->guesses ? i : 0];
@@ -362,33 +431,84 @@ static void add_guessed(const struct filling *f, struct hzp_seq *seq)
     keep_pages(s, seq);
 }
 
-/* Adds one row for each chosen sequence; first those whose token is drawn by the in-flight step,
- * last those that have guesses. */
-static int32_t add_decodes(struct filling *f)
+/* The kinds of decode rows, in their order: their token is drawn by the in-flight step, is known,
+ * or guesses stand behind it. */
+enum decode_kind { DRAWN, KNOWN, GUESSED, DECODE_KINDS };
+
+/* The sequence's next row, whose token logits `logit` of the in-flight step draw; -1: it is known.
+ */
+static void add_decode(const struct filling *f, struct hzp_seq *seq, int32_t logit)
 {
     struct hzp_scheduler *s = f->s;
-    const struct hzp_step *step = f->step;
     struct hzp_batch *batch = f->offer->batch;
-    int32_t chosen = choose_decodes(f);
-    int32_t guesses = add_guesses(f, chosen);
-    for (int known = 0; known < 2; known++)
-        for (int32_t k = 0; k < chosen; k++) {
-            struct hzp_seq *seq = &s->seq[s->chosen[k]];
-            int32_t logit = seq->step == step->number ? 0 : drawn_by(seq, step), at = seq->fed, row;
-            if (seq->step == step->number || (logit < 0) != known || seq->guesses)
-                continue;
-            struct hzp_part *part = open_segment(f, seq, 1, true);
-            if (known)
-                row = hzp_batch_add_row(batch, seq->rq->out[at - seq->rq->prompt_count].token,
-                                        slot_of(s, seq, at));
-            else
-                row = hzp_batch_add_drawn(batch, step->in_flight, logit, slot_of(s, seq, at));
-            want_draw(batch, seq, part, row, at + 1);
-            keep_pages(s, seq);
+    int32_t at = seq->fed, row;
+    struct hzp_part *part = open_segment(f, seq, 1, true);
+    if (logit < 0)
+        row = hzp_batch_add_row(batch, seq->rq->out[at - seq->rq->prompt_count].token,
+                                slot_of(s, seq, at));
+    else
+        row = hzp_batch_add_drawn(batch, f->step->in_flight, logit, slot_of(s, seq, at));
+    want_draw(batch, seq, part, row, at + 1);
+    keep_pages(s, seq);
+}
+
+/* A row of half of the layers, behind the rows that have guessed in this round. */
+static void add_guessing(const struct filling *f, struct hzp_seq *seq)
+{
+    struct hzp_scheduler *s = f->s;
+    struct hzp_batch *batch = f->offer->batch;
+    int32_t at = seq->fed + seq->guessed, n = at - seq->rq->prompt_count;
+    int32_t token = seq->guessed ? seq->guess[seq->guessed - 1] : seq->rq->out[n].token;
+    struct hzp_part *part = hzp_seq_part(seq, f->step->number);
+    while (seq->taken * s->page_rows <= at)
+        seq->page[seq->taken++] = hzp_prefix_take(s->prefix);
+    add_segment(f, seq, at, true);
+    *part = (struct hzp_part){.step = f->step->number,
+                              .pos0 = at,
+                              .rows = 1,
+                              .logit0 = batch->logits,
+                              .hidden0 = batch->hiddens};
+    seq->step = f->step->number;
+    f->room->rows--;
+    want_draw(batch, seq, part, hzp_batch_add_row(batch, token, slot_of(s, seq, at)), at + 1);
+}
+
+/* Those of the chosen sequences whose row is of this kind and goes through these layers. */
+static void add_kind(const struct filling *f, int32_t chosen, enum decode_kind kind, int32_t depth)
+{
+    struct hzp_scheduler *s = f->s;
+    for (int32_t k = 0; k < chosen; k++) {
+        struct hzp_seq *seq = &s->seq[s->chosen[k]];
+        if (seq->step == f->step->number || path_of(seq) != depth)
+            continue;
+        int32_t logit = drawn_by(seq, f->step);
+        enum decode_kind is = logit < 0 ? KNOWN : DRAWN;
+        if ((seq->guesses ? GUESSED : is) != kind)
+            continue;
+        if (kind == GUESSED)
+            add_guessed(f, seq);
+        else if (seq->guessing)
+            add_guessing(f, seq);
+        else
+            add_decode(f, seq, logit);
+    }
+}
+
+/* Adds one row for each chosen sequence, kind by kind, and in each by depth: up, down, and up
+ * again, so that rows of one path are neighbours more often. */
+static int32_t add_decodes(struct filling *f)
+{
+    const struct hzp_scheduler *s = f->s;
+    int32_t chosen = choose_decodes(f), guesses = add_guesses(f, chosen);
+    uint32_t depths = 0;
+    for (int32_t k = 0; k < chosen; k++)
+        depths |= 1u << path_of(&s->seq[s->chosen[k]]);
+    for (int kind = DRAWN; kind < DECODE_KINDS; kind++)
+        for (int32_t i = 0; i < HZP_DEPTHS; i++) {
+            int32_t depth = kind == KNOWN ? HZP_DEPTHS - 1 - i : i;
+            if (depths >> depth & 1)
+                add_kind(f, chosen, (enum decode_kind)kind, depth);
         }
-    for (int32_t k = 0; k < chosen && guesses; k++)
-        if (s->seq[s->chosen[k]].step != step->number)
-            add_guessed(f, &s->seq[s->chosen[k]]);
     return chosen + guesses;
 }
 
@@ -482,26 +602,49 @@ static bool recomputes(const struct hzp_seq *seq)
     return seq->restarted && seq->rq->recomputes > 0;
 }
 
-/* Adds rows of prompts of order[from .. to), `room` at most. */
-static void add_pieces(const struct filling *f, int32_t from, int32_t to, int32_t room)
+/* Prompts of order[from .. to), and what the step may still have of them. */
+struct pieces {
+    int32_t from, to, room, again;
+};
+
+/* Adds rows of those prompts that go through these layers. */
+static void add_pieces_of(const struct filling *f, int32_t depth, struct pieces *p)
 {
     struct hzp_scheduler *s = f->s;
     struct hzp_batch *batch = f->offer->batch;
-    int32_t again = 0;
-    for (int32_t i = from; i < to && room > 0; i++) {
+    for (int32_t i = p->from; i < p->to && p->room > 0; i++) {
         struct hzp_seq *seq = &s->seq[s->order[i]];
-        if (!has_prompt(s, seq) || (recomputes(seq) && ++again > RECOMPUTES_MAX))
+        if (seq->rq->demands.depth != depth || !has_prompt(s, seq) ||
+            (recomputes(seq) && ++p->again > RECOMPUTES_MAX))
             continue;
-        if (batch->segs == batch->max.segs_max)
-            break;
-        int32_t rows = piece_rows(s, batch, seq, room);
-        if (rows < 1 || !pages_fit(f, seq, rows))
-            break; /* no younger prompt overtakes the oldest */
-        if (hzp_seek_prefix(s, seq, false))
-            break; /* an older prompt computes its next rows in this step */
+        int32_t rows = piece_rows(s, batch, seq, p->room);
+        /* No younger prompt overtakes the oldest, nor one that it can share rows with, which an
+         * older prompt computes in this step. */
+        if (batch->segs == batch->max.segs_max || rows < 1 || !pages_fit(f, seq, rows) ||
+            hzp_seek_prefix(s, seq, false)) {
+            p->room = 0;
+            return;
+        }
         add_piece(f, seq, rows);
         keep_pages(s, seq);
-        room -= rows;
+        p->room -= rows;
+    }
+}
+
+/* Adds rows of prompts of order[from .. to), `room` at most: those with the layers of the oldest
+ * prompt, then those with the layers of the oldest one left. */
+static void add_pieces(const struct filling *f, int32_t from, int32_t to, int32_t room)
+{
+    const struct hzp_scheduler *s = f->s;
+    struct pieces p = {from, to, room, 0};
+    uint32_t done = 0;
+    for (int32_t i = from; i < to && p.room > 0; i++) {
+        const struct hzp_seq *seq = &s->seq[s->order[i]];
+        uint32_t depth = 1u << seq->rq->demands.depth;
+        if (!has_prompt(s, seq) || done & depth)
+            continue;
+        done |= depth;
+        add_pieces_of(f, seq->rq->demands.depth, &p);
     }
 }
 

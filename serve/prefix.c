@@ -16,10 +16,11 @@ struct entry {
     bool held;      /* it is the cache's: kept, or was until a swap and is still in use */
     uint64_t hash;  /* over all tokens from the first one on */
     int32_t before; /* the page before; NONE: it is the first */
-    /* names its contents for ever (tier.h); 0: of no kept page; before_id: of the page before, 0:
-     * it is the first */
+    /* names its contents for ever (tier.h); 0: of no kept page; before_id: of the page before, or
+     * of the layers (id_of) */
     uint64_t id, before_id;
-    int32_t index;   /* in its sequence: how many pages are before it */
+    int32_t index; /* in its sequence: how many pages are before it */
+    int32_t depth;
     uint32_t hits;   /* how often it was found, halved at each swap */
     uint64_t oldest; /* version of its rows and of those before them */
     bool copied;     /* a tier has it, or had */
@@ -123,9 +124,12 @@ static uint64_t hash_more(uint64_t hash, uint64_t word)
     return hash ^ hash >> 29;
 }
 
-static uint64_t id_of(const struct hzp_prefix *p, int32_t page)
+/* The name of a page before one of these tokens; before the first, that of their layers. */
+static uint64_t id_of(const struct hzp_prefix *p, int32_t page,
+                      const struct hzp_prefix_tokens *tokens)
 {
-    return page == NONE ? 0 : p->entry[page].id;
+    uint64_t first = tokens->depth ? UINT64_MAX - (uint64_t)tokens->depth : 0;
+    return page == NONE ? first : p->entry[page].id;
 }
 
 int32_t hzp_prefix_token(const struct hzp_prefix_tokens *tokens, int32_t i)
@@ -429,7 +433,8 @@ static int32_t chain_of_tier(struct hzp_prefix *p, const struct hzp_prefix_token
                              int32_t from, int32_t most, int32_t before, struct fetch *ret,
                              uint64_t *ret_until)
 {
-    uint64_t before_id = id_of(p, before), hash = before == NONE ? 0 : p->entry[before].hash;
+    uint64_t before_id = id_of(p, before, tokens),
+             hash = before == NONE ? 0 : p->entry[before].hash;
     int32_t n = 0, room = hzp_tier_room(p->tier);
     for (int32_t i = from; i < most && n < room; i++) {
         struct hzp_tier_page what = {
@@ -456,6 +461,7 @@ static int32_t chain_of_tier(struct hzp_prefix *p, const struct hzp_prefix_token
                                        .id = id,
                                        .before_id = before_id,
                                        .index = i,
+                                       .depth = tokens->depth,
                                        .oldest = oldest,
                                        .newer = NONE,
                                        .older = NONE}};
@@ -509,7 +515,8 @@ static bool search_next(const struct hzp_prefix *p, struct search *search, int32
     if (!p->kept || !behind || (index + 1) * p->page_rows > search->tokens->count)
         return false;
     search->hash = read_page(p, search->tokens, index, search->hash);
-    search->before = find(p, search->hash, id_of(p, search->before), search->tokens->oldest);
+    search->before =
+        find(p, search->hash, id_of(p, search->before, search->tokens), search->tokens->oldest);
     return search->before != NONE;
 }
 
@@ -567,14 +574,15 @@ bool hzp_prefix_keep(struct hzp_prefix *p, const struct hzp_prefix_tokens *token
     uint64_t oldest = p->served[0];
     if (before != NONE)
         oldest = HZP_MIN(oldest, p->entry[before].oldest);
-    if (find(p, hash, id_of(p, before), oldest) != NONE)
+    if (find(p, hash, id_of(p, before, tokens), oldest) != NONE)
         return false;
     HZP_ASSERT(!p->entry[own].held);
     p->entry[own] = (struct entry){.held = true,
                                    .hash = hash,
                                    .before = before,
-                                   .before_id = id_of(p, before),
+                                   .before_id = id_of(p, before, tokens),
                                    .index = index,
+                                   .depth = tokens->depth,
                                    .oldest = oldest,
                                    .refs = 1,
                                    .newer = NONE,
@@ -655,7 +663,8 @@ static struct hzp_prefix_hot copy_chain(const struct hzp_prefix *p, int32_t page
 {
     size_t rows = (size_t)p->page_rows;
     struct hzp_prefix_hot hot = {.count = (p->entry[page].index + 1) * p->page_rows,
-                                 .hits = p->entry[page].hits};
+                                 .hits = p->entry[page].hits,
+                                 .depth = p->entry[page].depth};
     hot.token = hzp_xmalloc((size_t)hot.count * sizeof(*hot.token));
     for (int32_t at = page; at != NONE; at = kept_before(p, at))
         memcpy(hot.token + (size_t)p->entry[at].index * rows, p->token + (size_t)at * rows,

@@ -6,10 +6,11 @@
  *
  *     key(page i) = (version, id of page i - 1, tokens of page i)
  *
- * so a match is a match of all tokens from the first one on.  The hash only finds candidates:
- * tokens and the page before are compared.  Only whole pages are shared.  A request whose tokens
- * differ within a page computes that page itself, at most page_rows - 1 rows more than a copy of
- * the page would cost.
+ * where a number for the layers that computed it (depth) stands for the page before the first.  So
+ * a match is a match of all tokens from the first one on, and of the layers.  The hash only finds
+ * candidates: tokens and the page before are compared.  Only whole pages are shared.  A request
+ * whose tokens differ within a page computes that page itself, at most page_rows - 1 rows more than
+ * a copy of the page would cost.
  *
  * Pages that sequences use have references.  A page without a reference stays kept, idle, until a
  * sequence needs a page and the pool has none; the one idle for longest goes first.  A sequence
@@ -72,6 +73,7 @@ struct hzp_prefix_tokens {
     const struct hzp_output *out; /* [count - prompt_count] */
     int32_t count;
     uint64_t oldest;
+    int32_t depth; /* struct hzp_demands */
 };
 int32_t hzp_prefix_token(const struct hzp_prefix_tokens *tokens, int32_t i);
 
@@ -121,6 +123,7 @@ struct hzp_prefix_hot {
     int32_t *token; /* [count], owned by the caller */
     int32_t count;
     uint32_t hits; /* its last page's */
+    int32_t depth;
 };
 /* The most used ones, longest first among equals, of at most rows_max tokens together (what they
  * share counts once) and at most `most`; returns how many. */

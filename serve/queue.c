@@ -439,9 +439,12 @@ static void admit(struct hzp_scheduler *s, uint64_t number)
         struct hzp_seq *seq = &s->seq[i];
         *seq =
             (struct hzp_seq){.rq = rq, .used = true, .page = seq->page, .prompt_end = growth.rows};
-        if (s->lookup && !rq->background && rq->max_tokens > 1 && !hzp_edits_grow(rq->edits)) {
+        if (s->lookup && !rq->background && rq->max_tokens > 1 && !hzp_edits_grow(rq->edits) &&
+            !(s->config.guess_by_depth && rq->demands.depth)) {
             seq->lookup = &s->lookup[i];
             hzp_lookup_begin(seq->lookup);
+            if (s->config.guess_by_depth)
+                seq->lookup->trust = s->rounds.trust;
         }
         int32_t at = rq->background ? s->running : s->ordinary;
         memmove(s->order + at + 1, s->order + at, (size_t)(s->running - at) * sizeof(*s->order));
@@ -503,7 +506,8 @@ void hzp_begin_again(struct hzp_scheduler *s, struct hzp_seq *seq)
         atomic_store(&seq->rq->stale_tokens, 0);
     seq->prompt_end = hzp_request_tokens(seq->rq).count;
     seq->part[0].rows = seq->part[1].rows = 0;
-    seq->guesses = 0;
+    seq->guesses = seq->guessed = 0;
+    seq->guessing = false;
     seq->restarted = true;
     seq->mixed = seq->alone = seq->passed_over = false;
     seq->sought = seq->fetch = 0;

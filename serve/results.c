@@ -118,6 +118,8 @@ static enum hzp_request_state take_draw(struct hzp_scheduler *s, const struct hz
 static bool is_keen(const struct hzp_scheduler *s, struct hzp_seq *seq)
 {
     int32_t guess[HZP_LOOKUP_MAX];
+    if (s->config.guess_by_depth)
+        return s->rounds.pays;
     struct hzp_prefix_tokens tokens = hzp_request_tokens(seq->rq);
     hzp_lookup_follow(seq->lookup, &tokens);
     int32_t guesses = hzp_lookup_guess(seq->lookup, &tokens, s->config.lookup_max, guess);
@@ -140,6 +142,8 @@ static enum hzp_request_state take_draws(struct hzp_scheduler *s, const struct h
         s->now.accepted[right++]++;
         state = take_draw(s, results, seq, logit + right, n + right);
     }
+    if (s->config.guess_by_depth && seq->lookup)
+        hzp_rounds_verified(&s->rounds, seq->lookup, guesses, right);
     seq->fed -= guesses - right;
     seq->guesses = 0;
     rq->computed = HZP_MAX(rq->computed, first + right);
@@ -156,6 +160,11 @@ enum hzp_request_state hzp_take_results(struct hzp_scheduler *s, const struct hz
     hzp_assert_engine_thread();
     struct hzp_request *rq = seq->rq;
     int32_t fed = part->pos0, end = fed + part->rows - seq->guesses, logit = part->logit0;
+    if (seq->guessing) {
+        seq->guess[seq->guessed++] = results->batch->token[logit];
+        seq->guessing = false;
+        return HZP_REQUEST_RUNNING;
+    }
     /* A version was published while this step of a pinned one was in flight. */
     if (rq->pin && rq->demands.max_staleness >= 0 &&
         results->staleness > rq->demands.max_staleness) {

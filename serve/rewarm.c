@@ -65,6 +65,7 @@ static bool start(struct hzp_scheduler *s)
     int32_t used;
     if (hzp_request_create(hot->token, hot->count, 0, 0, false, &w->rq) < 0)
         return false;
+    w->rq->demands.depth = hot->depth;
     w->seq =
         (struct hzp_seq){.rq = w->rq, .used = true, .page = w->seq.page, .prompt_end = hot->count};
     struct hzp_prefix_tokens tokens = hzp_request_tokens(w->rq);

@@ -51,6 +51,8 @@ int hzp_scheduler_create(const struct hzp_scheduler_config *config, const struct
     hzp_prefix_create(pool, config->prefix_cache, config->prefix_stale_max, &s->prefix);
     hzp_prefix_use_tier(s->prefix, config->tier);
     hzp_budget_init(&s->budget);
+    hzp_rounds_init(&s->rounds);
+    s->config.guess_every = config->guess_every ? config->guess_every : 256;
     hzp_lock_init(&s->lock, HZP_LOCK_SCHEDULER);
     *ret = s;
     return HZP_OK;
@@ -289,6 +291,7 @@ static void deliver(struct hzp_source *source, const struct hzp_step *step,
         hzp_scheduler_stop(s, true);
         hzp_fail_all(s);
     }
+    hzp_rounds_ended(&s->rounds, offer->batch->rows, outcome->end_ns);
     struct hzp_results results = {.batch = offer->batch,
                                   .version = step->version ? step->version->record.id : 0,
                                   .at_ns = outcome->end_ns,

@@ -102,6 +102,8 @@ struct hzp_scheduler_config {
     int32_t rewarm_rows; /* rows of the most used beginnings, computed again after a swap while no
                                * request is there; 0: none */
     int32_t lookup_max;  /* guessed tokens of a sequence in a step (lookup.h); 0: none */
+    bool guess_by_depth; /* by half of the layers (depth.h), not from the sequence's own text */
+    int32_t guess_every; /* steps after which guessing is tried that did not pay; 0: 256 */
     int32_t edits_max;   /* edits in a batch: submit refuses a request that could need more */
     struct hzp_trials *trials; /* borrowed, needs pin_ns and 3 slots; NULL: there are none */
     uint64_t pin_ns; /* how long a version that is not current may be pinned; 0: requests may not

@@ -8,7 +8,7 @@
 
 #include "base/thread.h"
 #include "serve/budget.h"
-#include "serve/lookup.h"
+#include "serve/depth.h"
 #include "serve/prefix.h"
 #include "serve/scheduler.h"
 
@@ -47,8 +47,10 @@ struct hzp_seq {
     struct hzp_part part[2]; /* step n is part[n % 2]; two may be in flight */
     struct hzp_lookup *lookup;              /* NULL: nothing is guessed of this sequence */
     int32_t guess[HZP_LOOKUP_MAX], guesses; /* behind the first of its rows in flight */
-    bool keen;     /* its next rows wait for its newest token, to guess from it */
-    uint64_t step; /* the last step that accesses its pages */
+    int32_t guessed; /* guess[0 .. guessed) are this round's so far (depth.h) */
+    bool guessing;   /* its row in flight guesses one more */
+    bool keen;       /* its next rows wait for its newest token, to guess from it */
+    uint64_t step;   /* the last step that accesses its pages */
 };
 
 /* The beginnings of prompts that are computed again after a swap, the most used one first, and the
@@ -106,7 +108,8 @@ struct hzp_scheduler {
     const struct hzp_request *looked_for; /* head of the queue at that time; only compared */
     bool left;                            /* a sequence has left since then */
     struct hzp_budget budget;
-    double row_ns; /* how long computing a prompt's row takes; 0: not known */
+    struct hzp_rounds rounds; /* with guess_by_depth */
+    double row_ns;            /* how long computing a prompt's row takes; 0: not known */
     struct hzp_rewarm warm;
     uint64_t ended;    /* newest step that has ended */
     uint64_t version;  /* the current one when the step is formed; 0: none yet */
@@ -135,6 +138,7 @@ static inline struct hzp_prefix_tokens hzp_request_tokens(const struct hzp_reque
     return (struct hzp_prefix_tokens){.prompt = rq->prompt,
                                       .prompt_count = rq->prompt_count,
                                       .out = rq->out,
+                                      .depth = rq->demands.depth,
                                       .count = rq->prompt_count + drawn};
 }
 

@@ -7,8 +7,7 @@
  *
  * Thread: any.
  */
-#ifndef HZP_WEIGHTS_WRAPPER_H
-#define HZP_WEIGHTS_WRAPPER_H
+#pragma once
 
 #include "base/err.h"
 #include "base/json.h"
@@ -22,5 +21,3 @@ int hzp_wrapper_text(const char *path, const json_t *root, json_t **ret,
 /* The text model's name of a wrapper's tensor: within `name`, or in ret [size].  NULL: the tensor
  * belongs to another part of the model. */
 const char *hzp_wrapper_name(const char *name, char *ret, size_t size);
-
-#endif

@@ -7,7 +7,8 @@
  * split into pieces, each beginning with the last token of the one before.  JSONL (any other name):
  * examples in the format of api/learn/examples.h; the tokens that training learns from count, each
  * by its weight.
- * --quantization fp8: with the same matrix products as serving. */
+ * --quantization fp8: with the same matrix products as serving.  --skip X: as a request of depth
+ * 1 - X is answered. */
 #include "api/cli/commands.h"
 #include "api/engine/assembly.h"
 #include "api/learn/examples.h"
@@ -25,7 +26,7 @@ struct eval {
     struct hzp_assembly parts;
     struct hzp_evaluator *evaluator;
     struct hzp_sample **sample; /* [documents] */
-    int32_t documents;
+    int32_t documents, depth;
 };
 
 static int open_eval(struct eval *e, const struct hzp_engine_settings *settings,
@@ -40,8 +41,11 @@ static int open_eval(struct eval *e, const struct hzp_engine_settings *settings,
     HZP_TRY(hzp_assembly_read(&config, a, reterr));
     HZP_TRY(hzp_assembly_open(a, 1, reterr));
     HZP_TRY(hzp_assembly_fill(a, NULL, NULL, reterr));
-    return hzp_evaluator_create(a->model, a->model->positions, settings->model.fp8 != 0,
-                                &e->evaluator);
+    HZP_TRY(hzp_evaluator_create(a->model, a->model->positions, settings->model.fp8 != 0,
+                                 &e->evaluator));
+    e->depth = hzp_depth_of(1 - (float)settings->training.skip, a->config.layers);
+    hzp_evaluator_set_depth(e->evaluator, e->depth);
+    return HZP_OK;
 }
 
 static int load(struct eval *e, struct hzp_err_text *reterr)
@@ -89,9 +93,11 @@ int hzp_cmd_eval(const struct hzp_options *options)
     } else {
         const char *form = options->json
                                ? "{\"mean_nll\": %.6f, \"perplexity\": %.4f, \"tokens\": %lld, "
-                                 "\"documents\": %lld}\n"
-                               : "mean NLL %.5f   perplexity %.4f   tokens %lld   documents %lld\n";
-        printf(form, mean, exp(mean), (long long)tokens, (long long)e.documents);
+                                 "\"documents\": %lld, \"layers\": %d}\n"
+                               : "mean NLL %.5f   perplexity %.4f   tokens %lld   documents %lld   "
+                                 "layers %d\n";
+        printf(form, mean, exp(mean), (long long)tokens, (long long)e.documents,
+               hzp_depth_places(e.depth, e.parts.config.layers));
     }
     hzp_examples_free(e.sample, e.documents);
     hzp_evaluator_destroy(e.evaluator);

@@ -116,13 +116,14 @@ static const struct hzp_option shard_parts[] = {
 static const struct hzp_option waiting_parts[] = {
     INT("", engine.serving.waiting_max, NULL, 1, 65536, 0, NULL),
     INT("tokens", engine.serving.waiting_tokens, NULL, 1, BIG, 0, NULL),
+    NUM("shed-depth", engine.serving.shed_depth, NULL, 0.01, 1, 0, NULL),
 };
 static const struct hzp_option tier_parts[] = {
     SIZE("file", engine.serving.prefix_file, NULL, 1, BIG, 0, NULL),
     SIZE("host", engine.serving.prefix_host, NULL, 0, BIG, 0, NULL),
 };
 static const struct hzp_option draft_parts[] = {
-    CHOICE("", engine.serving.draft, NULL, "off|ngram", 0, NULL),
+    CHOICE("", engine.serving.draft, NULL, "off|ngram|depth", 0, NULL),
     INT("max", engine.serving.draft_max, NULL, 1, 8, 0, NULL),
 };
 static const struct hzp_option canary_parts[] = {
@@ -234,9 +235,12 @@ const struct hzp_option hzp_option_table[] = {
         "maximum sequences in one step: more answer more requests at a time, each more "
         "slowly, and need more memory"),
     PARTS(
-        "--max-waiting", waiting_parts, "256,tokens=1048576", "N[,tokens=N]", ENGINE,
+        "--max-waiting", waiting_parts, "256,tokens=1048576,shed-depth=1",
+        "N[,tokens=N][,shed-depth=X]", ENGINE,
         "maximum queued requests, which bounds how long one waits; tokens: of their prompts, which "
-        "bounds their memory; more are refused with 429"),
+        "bounds their memory; more are refused with 429; shed-depth: while a quarter of N waits, "
+        "new requests that ask for no depth are answered with this share of the layers, as if they "
+        "had asked for it, and their answers say so"),
     INT("--step-rows", engine.serving.step_rows, "0", 0, 65536, ENGINE | SEARCH,
         "maximum tokens computed in one step, at least --max-running: more read prompts "
         "faster and delay the tokens of running requests; 0: 256, and at least twice "
@@ -254,10 +258,11 @@ const struct hzp_option hzp_option_table[] = {
     FLAG("--no-prefix-cache", engine.serving.no_prefix_cache, ENGINE,
          "compute every prompt from its first token, even if another request began alike, to "
          "measure without it"),
-    PARTS("--draft", draft_parts, "off,max=8", "off|ngram[,max=N]", SERVE,
-          "guess the next tokens from the request's own text and compute them in one step, where "
-          "that is expected to be faster; the answer has the tokens that it would have had: for "
-          "edits, summaries and other answers that repeat what they were given"),
+    PARTS("--draft", draft_parts, "off,max=8", "off|ngram|depth[,max=N]", SERVE,
+          "guess the next tokens and compute them in one step, where that is expected to be "
+          "faster; the answer has the tokens that it would have had; ngram: from the request's own "
+          "text, for edits, summaries and other answers that repeat what they were given; depth: "
+          "by half of the layers, for models trained with --skip"),
     INT("--prefix-reuse-stale", engine.serving.reuse_stale, "0", 0, 15, SERVE,
         "after a swap, prompts may begin with what the N versions before have computed, unless the "
         "request asks for newer weights; the answer says so; 0: only what the serving version has "
@@ -307,10 +312,12 @@ const struct hzp_option hzp_option_table[] = {
           "the optimizer's constants, to repeat a recipe: beta1 and beta2, the decay rates of the "
           "moments; eps, added to the denominator; decay, the decoupled weight decay of matrices, "
           "against overfitting"),
-    PARTS("--skip", skip_parts, "0,swap=0", "X[,swap=1]", LEARN,
+    PARTS("--skip", skip_parts, "0,swap=0", "X[,swap=1]", LEARN | EVAL,
           "each micro-batch leaves out this fraction of the layers, others in turn, but never the "
           "first two and the last: learning is faster, and the model loses less when layers are "
-          "left out later; swap=1: up to two pairs of neighbouring layers change places, too"),
+          "left out later; swap=1: up to two pairs of neighbouring layers change places, too; "
+          "eval: the "
+          "loss of a request of depth 1 - X"),
     NUM("--clip", engine.training.clip, "1", 0, BIG, LEARN,
         "maximum gradient norm, so that no single example moves the weights far; 0: no "
         "clipping"),

@@ -562,6 +562,7 @@ static int open_serving(struct hzp_assembly *a, struct hzp_err_text *reterr)
                                           .prefix_stale_max = (int32_t)s->reuse_stale,
                                           .rewarm_rows = (int32_t)s->rewarm,
                                           .lookup_max = s->draft ? (int32_t)s->draft_max : 0,
+                                          .guess_by_depth = s->draft == HZP_DRAFT_DEPTH,
                                           .tier = a->tier,
                                           .trials = a->trials,
                                           .pin_ns = (uint64_t)(s->pin_seconds * 1e9),

@@ -207,7 +207,8 @@ static int plan_serving(const struct hzp_memory_request *q, const struct hzp_lay
         .masks_max = (int32_t)q->serving->running_max,
         .mask_words = hzp_mask_words(config->vocab),
         .hidden_cols = config->width,
-        .hidden_type = plan->dtype};
+        .hidden_type = plan->dtype,
+        .layers = config->layers};
     plan->pages.stride = plan->batch.page_stride; /* the KV cache may hold fewer positions */
     return q->host_limit ? check_pages(q, plan, reterr) : HZP_OK;
 }

@@ -24,6 +24,7 @@ struct hzp_device_settings {
     int64_t threads;       /* 0: as many as the process may use */
 };
 
+enum hzp_draft { HZP_DRAFT_OFF, HZP_DRAFT_NGRAM, HZP_DRAFT_DEPTH };
 enum hzp_dtype_setting { HZP_DTYPE_ON_DISK, HZP_DTYPE_BF16, HZP_DTYPE_F32 };
 
 struct hzp_model_settings {
@@ -44,13 +45,14 @@ struct hzp_serving_settings {
     int64_t running_max;          /* sequences in one step */
     int64_t waiting_max;          /* queued requests */
     int64_t waiting_tokens;       /* queued prompt tokens */
+    double shed_depth;            /* of requests that come while many wait; 1: all layers */
     int64_t admission;            /* 0: predicted, 1: worst case */
     int64_t no_prefix_cache;      /* 1: every request computes its whole prompt */
     int64_t reuse_stale;          /* versions before the serving one whose rows are reused */
     const char *prefix_dir;       /* where the prefix cache's file is made; NULL: none */
     int64_t prefix_file;          /* bytes of that file */
     int64_t prefix_host;          /* bytes of host memory for its pages; 0: none */
-    int64_t draft, draft_max;     /* 1: guess tokens from a sequence's own text; how many at most */
+    int64_t draft, draft_max;     /* enum hzp_draft; tokens at most */
     int64_t rewarm;               /* tokens of prefixes computed again after a swap; 0: none */
     int64_t consistency;          /* enum hzp_consistency of requests that name none */
     double pin_seconds;           /* how long a version that is not current may be pinned */

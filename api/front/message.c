@@ -2,6 +2,7 @@
 #include "api/front/message.h"
 
 #include "base/arena.h"
+#include "nanobatch/model/path.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -237,6 +238,7 @@ void hzp_request_write(struct hzp_message *m, uint64_t id, const struct hzp_requ
     put64(m, min_version);
     put64(m, rq->demands.wait_ns);
     put32(m, hzp_demands_fresh(&rq->demands));
+    put32(m, rq->demands.depth);
     put_rules(m, rq->tokens);
 }
 
@@ -317,6 +319,7 @@ static void get_settings(struct hzp_message_reader *r, int32_t vocab, struct hzp
     rq->demands.min_version = get64(r);
     rq->demands.wait_ns = get64(r);
     rq->demands.fresh = get_bool(r);
+    rq->demands.depth = get32(r, 0, HZP_DEPTH_PARTS - 1);
     if (get_rules(r, vocab, &rules->rules))
         rq->tokens = &rules->rules;
     r->bad |= r->at != r->end;

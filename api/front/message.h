@@ -82,9 +82,9 @@ int hzp_hello_read(const char *data, size_t bytes, struct hzp_hello *ret, const 
 bool hzp_message_fits(const struct hzp_request *rq);
 
 /* The request with the tokens that it has so far and the version of the last.  Of what it demands
- * of the weights only the mode is sent, and whether rows of older versions may be reused for it;
- * min_version stands for all else.  Logprobs of its prompt are asked for unless it has tokens: they
- * came with the first one. */
+ * of the weights only mode and depth are sent, and whether rows of older versions may be reused for
+ * it; min_version stands for all else.  Logprobs of its prompt are asked for unless it has tokens:
+ * they came with the first one. */
 void hzp_request_write(struct hzp_message *m, uint64_t id, const struct hzp_request *rq,
                        uint64_t min_version);
 

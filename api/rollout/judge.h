@@ -22,8 +22,7 @@
  *
  * Thread: the owner's.
  */
-#ifndef HZP_API_ROLLOUT_JUDGE_H
-#define HZP_API_ROLLOUT_JUDGE_H
+#pragma once
 
 #include "base/err.h"
 #include "base/json.h"
@@ -49,5 +48,3 @@ bool hzp_judge_next(struct hzp_judge *j, int64_t *ret_id, double *ret);
 
 /* HZP_EIO: it has failed, and why; it is tried again from the next question on. */
 int hzp_judge_check(struct hzp_judge *j, struct hzp_err_text *reterr);
-
-#endif

@@ -25,11 +25,12 @@ static size_t lay_out(struct hzp_batch *b, char *base)
     b->ref = cut(base, &used, HZP_MIN(rows, segs), sizeof(*b->ref));
     b->row0 = cut(base, &used, segs + 1, sizeof(*b->row0));
     b->pos0 = cut(base, &used, segs, sizeof(*b->pos0));
-    b->nano_row0 = cut(base, &used, segs + 3 * HZP_NANO_MAX, sizeof(*b->nano_row0));
-    b->nano_pos0 = cut(base, &used, segs + 3 * HZP_NANO_MAX, sizeof(*b->nano_pos0));
+    b->nano_row0 = cut(base, &used, segs + 3 * HZP_STRANDS_MAX, sizeof(*b->nano_row0));
+    b->nano_pos0 = cut(base, &used, segs + 3 * HZP_STRANDS_MAX, sizeof(*b->nano_pos0));
     b->page = cut(base, &used, segs * (size_t)max->page_stride, sizeof(*b->page));
     size_t changes = max->table ? (size_t)max->table->config.changes_max : 0;
     b->line = cut(base, &used, segs, sizeof(*b->line));
+    b->path = cut(base, &used, segs, sizeof(*b->path));
     b->change_at = cut(base, &used, changes, sizeof(*b->change_at));
     b->change_page = cut(base, &used, changes, sizeof(*b->change_page));
     b->logit_row = cut(base, &used, logits, sizeof(*b->logit_row));
@@ -85,7 +86,7 @@ void hzp_batch_clear(struct hzp_batch *b)
         b->edits = b->masks = b->hiddens = 0;
     b->decode_ctx_max = b->prefill_rows_max = b->prefill_ctx_max = 0;
     b->tops_wanted = false;
-    b->refs = b->changes = 0;
+    b->refs = b->changes = b->shallow = b->guesses = b->turns = 0;
     b->from = NULL;
     b->row0[0] = 0;
 }
@@ -98,8 +99,29 @@ int32_t *hzp_batch_add_segment(struct hzp_batch *b, int32_t pos0, bool decode)
     if (decode)
         b->decode_segs = b->segs;
     b->pos0[i] = pos0;
+    b->path[i] = 0;
+    b->turns += i > 0 && b->path[i - 1] != 0;
     b->row0[i] = b->row0[i + 1] = b->rows;
     return b->page + (size_t)i * (size_t)b->max.page_stride;
+}
+
+void hzp_batch_set_path(struct hzp_batch *b, int32_t depth)
+{
+    int32_t i = b->segs - 1;
+    HZP_ASSERT(i >= 0 && b->row0[i] == b->rows && depth >= 0 && depth < HZP_DEPTHS);
+    HZP_ASSERT(!depth || b->max.layers);
+    b->turns += i > 0 && b->path[i - 1] != depth;
+    b->turns -= i > 0 && b->path[i - 1] != b->path[i];
+    b->path[i] = (int8_t)depth;
+}
+
+double hzp_batch_share(const struct hzp_batch *b)
+{
+    int32_t layers = b->max.layers;
+    int64_t computed = 0;
+    for (int32_t i = 0; i < b->segs && b->shallow; i++)
+        computed += (int64_t)hzp_depth_places(b->path[i], layers) * (b->row0[i + 1] - b->row0[i]);
+    return b->shallow ? (double)computed / ((double)layers * b->rows) : 1;
 }
 
 void hzp_batch_set_pages(struct hzp_batch *b, int32_t line, const int32_t *page, int32_t count)
@@ -143,6 +165,8 @@ int32_t hzp_batch_add_row(struct hzp_batch *b, int32_t token, int32_t slot)
     b->pos[r] = b->pos0[i] + (r - b->row0[i]);
     b->slot[r] = slot;
     b->row0[i + 1] = b->rows;
+    b->shallow += b->path[i] != 0;
+    b->guesses += b->path[i] == HZP_DEPTH_GUESS;
     int32_t ctx = b->pos[r] + 1;
     if (i < b->decode_segs) {
         HZP_ASSERT(r == b->row0[i]);
@@ -303,13 +327,12 @@ static int32_t first_of_sequence(const struct hzp_batch *b, int32_t seg)
     return seg;
 }
 
-int32_t hzp_batch_cut(struct hzp_batch *b, const int32_t *cuts, int32_t nanos,
-                      struct hzp_nano ret[HZP_NANO_MAX])
+int32_t hzp_batch_cut(struct hzp_batch *b, const int32_t *cuts, int32_t nanos, struct hzp_nano *ret)
 {
     int32_t count = 0, seg = 0, used = 0, segs = b->segs + b->pad_segs;
     int32_t decode_segs = b->decode_segs + b->pad_segs; /* those only where all decode */
     int32_t segs_end = b->rows + b->pad_segs;           /* rows behind it have no segment */
-    HZP_ASSERT(nanos >= 1 && nanos <= HZP_NANO_MAX && cuts[0] == 0 &&
+    HZP_ASSERT(nanos >= 1 && nanos <= HZP_STRANDS_MAX && cuts[0] == 0 &&
                cuts[nanos] == b->rows + b->pads);
     for (int32_t i = 0; i < nanos; i++) {
         int32_t from = cuts[i], to = cuts[i + 1];

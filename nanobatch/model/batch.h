@@ -21,6 +21,11 @@
  * Where the device keeps a table of page numbers (page_table.h), the batch says which line each
  * segment's are in and carries the changes; its own page numbers are then only for the checker.
  *
+ * A segment may have a path, a depth of path.h: its rows go through the layers of that path only,
+ * and append to these.  Segments of one path should be neighbours; at most HZP_BATCH_TURNS times
+ * the path changes from one segment to the next.  Without paths, the usual case, all go through
+ * all.
+ *
  * Invariant: every row that is no padding row belongs to exactly one segment, in order; its own key
  * and value are stored at slot[r] before any row of the step attends; one version for all rows.
  *
@@ -29,9 +34,14 @@
 #pragma once
 
 #include "nanobatch/model/page_table.h"
+#include "nanobatch/model/path.h"
 #include "nanobatch/plan/plan.h"
 
 struct hzp_version;
+
+enum {
+    HZP_BATCH_TURNS = HZP_STRANDS_MAX - 1
+}; /* drawn, known and guessed rows, prompts; by path */
 
 struct hzp_batch_config {
     int32_t rows_max;             /* the dense batch */
@@ -43,6 +53,7 @@ struct hzp_batch_config {
     int32_t mask_words;           /* hzp_mask_words of the vocabulary */
     int32_t hidden_cols;          /* the model's width; 0: no hidden states can be wanted */
     enum hzp_dtype hidden_type;   /* type of activations */
+    int32_t layers;               /* of the model; 0: no segment has a path */
     struct hzp_page_table *table; /* borrowed; NULL: attention reads the batch's page numbers */
 };
 
@@ -88,11 +99,14 @@ struct hzp_batch {
     int32_t *pos0;             /* [segs_max] */
     int32_t *page;             /* [segs_max][page_stride] */
     int32_t *line;             /* [segs_max] of the table, or of those who keep one */
+    int8_t *path;              /* [segs_max] of the segment; padding rows have the last one's */
+    int32_t shallow, guesses;  /* rows whose path is not 0; of these that of HZP_DEPTH_GUESS */
+    int32_t turns;             /* how often a segment has another path than the one before it */
     int32_t changes;           /* what the step changes in the table: */
     int32_t *change_at;        /* [changes_max] line * page_stride + index */
     int32_t *change_page;      /* [changes_max] the page number */
     int32_t decode_ctx_max, prefill_rows_max, prefill_ctx_max;
-    int32_t *nano_row0, *nano_pos0; /* [segs_max + 3 HZP_NANO_MAX] of nano-batches: hzp_batch_cut */
+    int32_t *nano_row0, *nano_pos0; /* [segs_max + 3 HZP_STRANDS_MAX] of parts: hzp_batch_cut */
 
     /* what is wanted of the logits */
     int32_t logits, edits, masks;
@@ -123,6 +137,12 @@ void hzp_batch_clear(struct hzp_batch *batch);
  * returned array, or set by hzp_batch_set_pages, which a batch with a table needs.  Decode segments
  * must all come before the first prefill one. */
 int32_t *hzp_batch_add_segment(struct hzp_batch *batch, int32_t pos0, bool decode);
+
+/* Gives the newest segment, which has no rows yet, a path. */
+void hzp_batch_set_path(struct hzp_batch *batch, int32_t depth);
+
+/* What share of its layers the batch computes, counted by rows: 1 without paths. */
+double hzp_batch_share(const struct hzp_batch *batch);
 
 /* Sets the newest segment's pages, which are those of the sequence in this line of the table.  The
  * changes must fit. */
@@ -163,10 +183,10 @@ int32_t hzp_batch_decodes_max(const struct hzp_batch_config *max);
 int32_t hzp_batch_head_rows(const struct hzp_batch_config *max, int32_t logits);
 
 /* Cuts the rows, padding rows too, at cut[0] = 0 <= cut[1] <= ... <= cut[nanos] = rows + pads;
- * nano-batches without rows are left out.  Returns how many there are.  Overwrites what an earlier
- * cut of this batch returned. */
+ * nano-batches without rows are left out.  Returns how many there are, HZP_STRANDS_MAX at most.
+ * Overwrites what an earlier cut of this batch returned. */
 int32_t hzp_batch_cut(struct hzp_batch *batch, const int32_t *cut, int32_t nanos,
-                      struct hzp_nano ret[HZP_NANO_MAX]);
+                      struct hzp_nano *ret);
 
 /* Wants the logits of row r; returns the index into sample, token, logprob, ...  The caller fills
  * sample[] and appends its edits. */

@@ -14,8 +14,7 @@
  *
  * Thread: engine.
  */
-#ifndef HZP_NANOBATCH_MODEL_OPERATIONS_H
-#define HZP_NANOBATCH_MODEL_OPERATIONS_H
+#pragma once
 
 #include "nanobatch/plan/plan.h"
 
@@ -25,5 +24,3 @@ struct hzp_operations {
 
 /* Adds the chain's items; the documents' lengths are still those it was built with. */
 void hzp_operations_add(struct hzp_operations *sum, const struct hzp_plan *chain);
-
-#endif

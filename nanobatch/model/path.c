@@ -86,6 +86,45 @@ void hzp_deck_deal(const struct hzp_deck *deck, int64_t update, int32_t rounds, 
         swap_some(deck, update, round, ret);
 }
 
+/* ---- depth ---- */
+
+int32_t hzp_depth_places(int32_t depth, int32_t layers)
+{
+    int32_t least = HZP_MIN(FIRST + LAST, layers);
+    HZP_ASSERT(depth >= 0 && depth < HZP_DEPTHS);
+    if (depth == HZP_DEPTH_GUESS)
+        return HZP_MIN((layers + 1) / 2 + LAST, layers);
+    int32_t places =
+        depth ? (2 * depth * layers + HZP_DEPTH_PARTS) / (2 * HZP_DEPTH_PARTS) : layers;
+    return HZP_MAX(places, least);
+}
+
+int32_t hzp_depth_of(float share, int32_t layers)
+{
+    int32_t depth = (int32_t)lroundf(share * HZP_DEPTH_PARTS), least = 1;
+    depth = HZP_MAX(1, HZP_MIN(depth, HZP_DEPTH_PARTS - 1));
+    if (share >= 1 - 0.5f / HZP_DEPTH_PARTS || hzp_depth_places(depth, layers) == layers)
+        return 0;
+    while (hzp_depth_places(least, layers) < hzp_depth_places(depth, layers))
+        least++; /* one number for each path */
+    return least;
+}
+
+void hzp_depth_path(int32_t depth, int32_t layers, struct hzp_path *ret)
+{
+    int32_t places = hzp_depth_places(depth, layers), out = layers - places, i = 0;
+    int32_t cards = layers - FIRST - LAST;
+    ret->count = 0;
+    for (int32_t l = 0; l < layers && out; l++) {
+        bool guess = depth == HZP_DEPTH_GUESS && l >= places - LAST && l < layers - LAST;
+        bool left = depth != HZP_DEPTH_GUESS && i < out &&
+                    l == FIRST + (int32_t)((2 * (int64_t)i + 1) * cards / (2 * out));
+        i += left;
+        if (!guess && !left)
+            ret->layer[ret->count++] = l;
+    }
+}
+
 bool hzp_path_valid(const struct hzp_path *path, int32_t layers)
 {
     bool seen[HZP_LAYERS_MAX] = {false};

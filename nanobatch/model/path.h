@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* nanobatch/model/path.h - which layers a micro-batch goes through, and how such paths are dealt:
- * SkipPipe (arXiv 2502.19913), so that the model can later do with fewer layers.
+ * SkipPipe (arXiv 2502.19913), so that the model can later do with fewer layers; and which layers a
+ * request goes through that is answered with fewer.
  *
  * A path has the same number of layers in all micro-batches.  It always has the first two layers,
  * which models miss most, and the last.  Micro-batches of one round, one on each rank, have one
@@ -21,6 +22,11 @@
  * the whole update is divided by.  A layer that no micro-batch of an update goes through has a
  * gradient of 0 there, and AdamW runs for it as for the others: its moments decay and go on moving
  * it, as in SkipPipe's own optimizer.
+ *
+ * Depth.  A request's path is fixed for its life, because a layer that it has left out has no keys
+ * and values of its tokens.  Depths are eighths of the layers, so that the rows of a step have few
+ * different paths.  Such a path, too, has the first two layers and the last; those that it leaves
+ * out are spread evenly over the others.
  *
  * Thread: any.
  */
@@ -70,3 +76,21 @@ static inline int32_t hzp_path_places(const struct hzp_path *path, int32_t layer
 {
     return path->count ? path->count : layers;
 }
+
+/* A path of serving as a number: 0: all layers; 1 .. 7: so many eighths of them (depths); and the
+ * path of rows that only guess tokens (serve/depth.h). */
+enum { HZP_DEPTH_PARTS = 8, HZP_DEPTH_GUESS = HZP_DEPTH_PARTS, HZP_DEPTHS };
+
+/* The depth nearest to a share of the layers, 0 < share <= 1, of those that the model can have: a
+ * model of three layers has only 0. */
+int32_t hzp_depth_of(float share, int32_t layers);
+/* The layers of a depth's path, of a model of so many; and what share of them that is. */
+int32_t hzp_depth_places(int32_t depth, int32_t layers);
+static inline float hzp_depth_share(int32_t depth, int32_t layers)
+{
+    return (float)hzp_depth_places(depth, layers) / (float)layers;
+}
+/* The path.  1 .. 7: round(depth / 8 * layers) of them, at least the three that each has; of the
+ * n other layers m are left out, the (2 i + 1) n / (2 m)-th of them each, i = 0 .. m - 1.
+ * HZP_DEPTH_GUESS: the first half of the layers, and the last. */
+void hzp_depth_path(int32_t depth, int32_t layers, struct hzp_path *ret);

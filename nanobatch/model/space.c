@@ -25,7 +25,7 @@ struct hzp_mat hzp_narrow_cut(char *base, size_t *at, const struct hzp_layout *l
     int32_t deepest = HZP_MAX(HZP_MAX(c->width, c->heads.heads * c->heads.dim), inner);
     struct hzp_mat mat =
         hzp_mat_cut(base, at, rows, HZP_ROUND_UP(deepest, (int32_t)HZP_UNIT_ALIGN), HZP_E4M3);
-    *ret_scale = hzp_mat_cut(base, at, 1, rows + 4 * (HZP_NANO_MAX + 1), HZP_F32).ptr;
+    *ret_scale = hzp_mat_cut(base, at, 1, rows + 4 * (HZP_STRANDS_MAX + 1), HZP_F32).ptr;
     return mat;
 }
 

@@ -10,7 +10,7 @@
  * of which those without rows have no strand. */
 static bool joins(const struct hzp_forward *f, enum hzp_layer_stage stage, int32_t i)
 {
-    bool joined = true;
+    bool joined = !f->batch->shallow || stage != HZP_STAGE_ATTEND;
     for (int32_t n = f->strand[i].nano; n < f->strand[i + 1].nano; n++)
         joined &= f->shape->joined[stage] >> n & 1;
     return joined;
@@ -19,7 +19,7 @@ static bool joins(const struct hzp_forward *f, enum hzp_layer_stage stage, int32
 /* Attention's parts of the batch, of one strand or of several. */
 static void cut_attention(struct hzp_forward *f)
 {
-    int32_t cut[HZP_NANO_MAX + 1] = {0}, parts = 0;
+    int32_t cut[HZP_STRANDS_MAX + 1] = {0}, parts = 0;
     for (int32_t i = 0; i < f->strands; i++) {
         f->strand[i].attend = parts;
         if (i + 1 == f->strands || !joins(f, HZP_STAGE_ATTEND, i))
@@ -29,20 +29,58 @@ static void cut_attention(struct hzp_forward *f)
     HZP_ASSERT(parts_cut == parts);
 }
 
+/* Which layers a path has; NULL: all. */
+static const bool *layers_of(const struct hzp_forward *f, int32_t depth)
+{
+    int32_t layers = f->model->config->layers;
+    struct hzp_path path;
+    if (!depth)
+        return NULL;
+    bool *goes = HZP_ARENA_ARRAY(&f->plan->arena, bool, layers);
+    hzp_depth_path(depth, layers, &path);
+    for (int32_t l = 0; l < layers; l++)
+        goes[l] = hzp_path_has(&path, l);
+    return goes;
+}
+
+static void add_strand(struct hzp_forward *f, int32_t nano, int32_t row0, int32_t end)
+{
+    f->strand[f->strands++] = (struct hzp_strand){
+        .nano = nano,
+        .row0 = row0,
+        .rows = end - row0,
+        .needs = hzp_needs_none,
+        .append = HZP_ARENA_ARRAY(&f->plan->arena, int32_t, f->model->config->layers)};
+}
+
+/* A strand for each run of segments with one path, all of the shape's first nano-batch. */
+static void cut_by_path(struct hzp_forward *f)
+{
+    const struct hzp_batch *b = f->batch;
+    HZP_ASSERT(b->turns < HZP_STRANDS_MAX);
+    for (int32_t seg = 0, first; seg < b->segs;) {
+        for (first = seg; seg < b->segs && b->path[seg] == b->path[first];)
+            seg++;
+        int32_t end = seg < b->segs ? b->row0[seg] : b->rows + b->pads;
+        add_strand(f, 0, b->row0[first], end);
+        f->strand[f->strands - 1].goes = layers_of(f, b->path[first]);
+    }
+}
+
 void hzp_strands_cut(struct hzp_forward *f)
 {
     int32_t cut[HZP_NANO_MAX + 1];
+    f->strands = 0;
+    if (f->batch->shallow) {
+        cut_by_path(f);
+        cut_attention(f);
+        return;
+    }
     hzp_plan_shape_cuts(f->shape, f->batch->rows + f->batch->pads, f->model->layout->slice.ranks,
                         cut);
-    f->strands = 0;
     for (int32_t n = 0; n < f->shape->nanos; n++)
         if (cut[n] < cut[n + 1])
-            f->strand[f->strands++] = (struct hzp_strand){
-                .nano = n,
-                .row0 = cut[n],
-                .rows = cut[n + 1] - cut[n],
-                .needs = hzp_needs_none,
-                .append = HZP_ARENA_ARRAY(&f->plan->arena, int32_t, f->model->config->layers)};
+            add_strand(f, n, cut[n], cut[n + 1]);
     cut_attention(f);
 }
 
@@ -74,12 +112,21 @@ struct run {
     int32_t first, end, row0, rows;
 };
 
-static struct run run_of(const struct hzp_forward *f, enum hzp_layer_stage stage, int32_t i)
+static bool goes_through(const struct hzp_strand *s, int32_t step)
+{
+    return !step || !s->goes || s->goes[(step - 1) / HZP_STRAND_COUNT];
+}
+
+/* The run of strand i's nano-operation in this step. */
+static struct run run_of(const struct hzp_forward *f, enum hzp_layer_stage stage, int32_t step,
+                         int32_t i)
 {
     struct run run = {i, i + 1, 0, 0};
-    while (run.first > 0 && joins(f, stage, run.first - 1))
+    while (run.first > 0 && joins(f, stage, run.first - 1) &&
+           goes_through(&f->strand[run.first - 1], step))
         run.first--;
-    while (run.end < f->strands && joins(f, stage, run.end - 1))
+    while (run.end < f->strands && joins(f, stage, run.end - 1) &&
+           goes_through(&f->strand[run.end], step))
         run.end++;
     const struct hzp_strand *last = &f->strand[run.end - 1];
     run.row0 = f->strand[run.first].row0;
@@ -254,10 +301,12 @@ static enum hzp_layer_stage stage_of(int32_t step)
     return step ? (enum hzp_layer_stage)stage[(step - 1) % HZP_STRAND_COUNT] : HZP_STAGE_REST;
 }
 
-/* Whether nothing is issued in this step: there are no other ranks. */
-static bool is_empty(const struct hzp_forward *f, int32_t step)
+/* Whether nothing is issued of the strand in this step: there are no other ranks, or it does not go
+ * through the layer. */
+static bool is_empty(const struct hzp_forward *f, const struct hzp_strand *s)
 {
-    return step && stage_of(step) == HZP_STAGE_EXCHANGE && !f->model->tensor;
+    bool alone = s->step && stage_of(s->step) == HZP_STAGE_EXCHANGE && !f->model->tensor;
+    return alone || !goes_through(s, s->step);
 }
 
 /* Prompt rows read what earlier strands append, which must have been issued. */
@@ -274,7 +323,7 @@ static void advance_appends(struct hzp_forward *f, const struct run *run, int32_
 static void issue_next(struct hzp_forward *f, int32_t i)
 {
     int32_t step = f->strand[i].step;
-    struct run run = run_of(f, stage_of(step), i);
+    struct run run = run_of(f, stage_of(step), step, i);
     for (int32_t k = run.first; k < run.end; k++)
         hzp_strand_advance(f, k, step);
     if (stage_of(step) == HZP_STAGE_ATTEND)
@@ -299,7 +348,7 @@ static void issue_next(struct hzp_forward *f, int32_t i)
 void hzp_strand_advance(struct hzp_forward *f, int32_t i, int32_t to)
 {
     while (f->strand[i].step < to)
-        if (is_empty(f, f->strand[i].step))
+        if (is_empty(f, &f->strand[i]))
             f->strand[i].step++;
         else
             issue_next(f, i);

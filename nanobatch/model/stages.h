@@ -10,6 +10,11 @@
  * needs: those that its rows were in last.  A nano-operation needs what its strands need, so two
  * depend on each other where their rows intersect, and nowhere else.
  *
+ * Where rows of the batch have paths (batch.h) there is a strand for each run of neighbouring
+ * segments with one path, and the shape's cuts do not apply.  A strand that does not go through a
+ * layer has no items there: its stream stays where it is.  Neighbours that do are joined, except
+ * for attention.
+ *
  * Invariant: all strands of a run are at the same step when its nano-operation is issued, and then
  * advance together.  Where ranks divide the rows of a run, its sums belong to output and MLP.
  *
@@ -30,6 +35,7 @@ struct hzp_strand {
     int32_t step;           /* the next one; none of its items has been issued (stages.h) */
     int32_t attend;         /* index of attention's part that has its rows */
     int32_t *append;        /* [layers] the rope items, which append its keys and values */
+    const bool *goes;       /* [layers] whether it goes through each; NULL: through all */
 };
 
 /* A forward pass while the plan is built.  The caller fills the first group; all is borrowed. */
@@ -42,9 +48,9 @@ struct hzp_forward {
     struct hzp_serve_space *space;
     const struct hzp_plan_shape *shape;
 
-    struct hzp_strand strand[HZP_NANO_MAX];
+    struct hzp_strand strand[HZP_STRANDS_MAX];
     int32_t strands;
-    struct hzp_nano attend[HZP_NANO_MAX]; /* attention's parts */
+    struct hzp_nano attend[HZP_STRANDS_MAX]; /* attention's parts */
     /* the range that is being built, and the residual stream of all rows at its two ends */
     struct hzp_layer_range range;
     struct hzp_mat x_in, x_out;

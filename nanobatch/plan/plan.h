@@ -24,7 +24,11 @@
 
 #include <stdio.h>
 
-enum { HZP_NANO_MAX = 8 }; /* nano-batches of one step */
+enum {
+    HZP_NANO_MAX = 8, /* nano-batches of one step */
+    HZP_STRANDS_MAX =
+        36, /* the same, and parts of a step whose rows have several paths (batch.h) */
+};
 
 enum hzp_lane_name {
     HZP_LANE_COMPUTE,

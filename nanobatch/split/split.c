@@ -107,7 +107,8 @@ static double serving_takes(const struct hzp_split *split, const struct hzp_spli
 static void shape_of(const struct hzp_batch *batch, struct hzp_step_shape *ret)
 {
     *ret = (struct hzp_step_shape){.decode_rows = batch->decode_segs,
-                                   .prompt_rows = batch->rows - batch->decode_segs};
+                                   .prompt_rows = batch->rows - batch->decode_segs,
+                                   .layers = hzp_batch_share(batch)};
     for (int32_t r = 0; r < batch->rows; r++)
         *(r < batch->decode_segs ? &ret->decode_reads : &ret->prompt_reads) += batch->pos[r] + 1;
 }

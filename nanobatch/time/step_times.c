@@ -79,7 +79,7 @@ double hzp_step_alone_ns(const struct hzp_step_times *t, const struct hzp_step_s
     double x[5];
     features(shape, x);
     double ns = hzp_fit_at(&t->alone, x) * t->class_factor[class_of(shape)];
-    return HZP_MAX(ns, 1.0);
+    return HZP_MAX(ns * (shape->layers > 0 ? shape->layers : 1), 1.0);
 }
 
 static void slow_features(double alone_ns, double train_ns, double x[2])
@@ -102,7 +102,10 @@ void hzp_step_learn(struct hzp_step_times *t, const struct hzp_step_shape *shape
 {
     if (!(serve_ns > 0))
         return; /* a scale of 0 would make every prediction 0 for good */
-    double alone = hzp_step_alone_ns(t, shape), x[5], u[2];
+    struct hzp_step_shape whole = *shape;
+    whole.layers = 0;
+    serve_ns /= shape->layers > 0 ? shape->layers : 1;
+    double alone = hzp_step_alone_ns(t, &whole), x[5], u[2];
     double slowdown = hzp_step_slowdown(t, beside, alone, train_ns);
     features(shape, x);
     double off = serve_ns / (alone * slowdown);

@@ -8,7 +8,8 @@
  *     slowdown(u) = 1 + k0 + k1 u         u = min(training's time / alone, 1); at most 9
  *
  * D, P: decode rows and prompt rows; Dr, Pr: the positions of keys and values they read; f: a
- * factor for the step's size class (powers of two of its rows), for what is not linear.  There is
+ * factor for the step's size class (powers of two of its rows), for what is not linear.  A step
+ * that computes a share of its layers only is taken to last for that share of the time.  There is
  * one slowdown for training in turn with serving (it evicts caches) and one for training beside it.
  *
  * a and k are fitted online on relative errors (fit.h), from priors by the device's roofline
@@ -33,6 +34,7 @@
 struct hzp_step_shape {
     int32_t decode_rows, prompt_rows;
     double decode_reads, prompt_reads; /* keys and values attended to, in positions */
+    double layers; /* share of its layers that it computes (hzp_batch_share); 0: all */
 };
 
 enum { HZP_STEP_TIMES_CLASSES = 18 };

@@ -25,7 +25,8 @@ static const struct hzp_batch_config max = {.rows_max = 40,
                                             .masks_max = 4,
                                             .mask_words = WORDS,
                                             .hidden_cols = 8,
-                                            .hidden_type = HZP_F32};
+                                            .hidden_type = HZP_F32,
+                                            .layers = 9};
 static const struct hzp_step_limits limits = {.lines = LINES,
                                               .vocab = VOCAB,
                                               .pages = PAGES,
@@ -119,6 +120,7 @@ static void add(struct world *w, struct hzp_batch *b, int32_t line, int32_t rows
 {
     int32_t drew = w->seq[line].drew, fed = w->seq[line].fed;
     hzp_batch_add_segment(b, fed, decode);
+    hzp_batch_set_path(b, pick(w, 2) ? 0 : pick(w, HZP_DEPTHS));
     for (int32_t p = 0; p < STRIDE; p++)
         if (p * PAGE_ROWS >= fed && p * PAGE_ROWS < fed + rows)
             w->seq[line].page[p] = pick(w, PAGES);
@@ -226,6 +228,9 @@ static void check_same(const struct hzp_batch *a, const struct hzp_batch *b)
     SAME(ref, a->refs);
     SAME(row0, a->segs + a->pad_segs + 1);
     SAME(pos0, a->segs + a->pad_segs);
+    SAME(path, a->segs);
+    assert_int_equal(a->shallow, b->shallow);
+    assert_int_equal(a->turns, b->turns);
     SAME(line, a->segs + a->pad_segs);
     SAME(logit_row, a->logits + a->pad_logits);
     SAME(edit, a->edits);

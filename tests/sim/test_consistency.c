@@ -216,6 +216,8 @@ static void open_day(struct day *d)
         .prefix_stale_max = once_in(d, 2) ? between(d, 1, 4) : 0,
         .rewarm_rows = once_in(d, 2) ? between(d, 1, 200) : 0,
         .lookup_max = once_in(d, 2) ? between(d, 1, HZP_LOOKUP_MAX) : 0,
+        .guess_by_depth = d->seed % 3 == 0,
+        .guess_every = 2,
         .pin_ns = (uint64_t)between(d, 1, 120),
         .admission = seeded(&d->random, 4) ? HZP_ADMIT_PREDICTED : HZP_ADMIT_WORST_CASE};
     if (d->slots > 2 && once_in(d, 2)) {
@@ -230,7 +232,8 @@ static void open_day(struct day *d)
                                      .segs_max = d->config.running_max + d->config.lookup_max,
                                      .page_stride = longest,
                                      .logits_max = d->config.running_max + d->config.lookup_max,
-                                     .edits_max = d->config.edits_max};
+                                     .edits_max = d->config.edits_max,
+                                     .layers = 9};
     if (hzp_kvpool_create(d->m.model, d->pages, d->page_rows, &d->pool) < 0 ||
         hzp_scheduler_create(&d->config, d->m.model, d->pool, &d->s) < 0 ||
         hzp_batch_create(d->m.dev, &batch, &d->batch[0]) < 0 ||
@@ -384,7 +387,8 @@ static void execute(struct day *d, struct hzp_batch *b, uint64_t step, uint64_t 
         for (int32_t p = begin; p < end; p++) {
             uint64_t before = p ? row_at(d, page, p - 1)->content : 0;
             int32_t token = b->id[b->row0[seg] + p - begin];
-            *row_at(d, page, p) = (struct row){content(before, token, version), version};
+            uint64_t by = version + ((uint64_t)b->path[seg] << 32); /* rows that guess are unlike */
+            *row_at(d, page, p) = (struct row){content(before, token, by), version};
         }
         const struct hzp_seq *seq = seq_of(d, step, page, begin);
         for (int32_t p = 0; p < end && seg >= b->decode_segs; p++)

@@ -113,7 +113,7 @@ struct world {
     } while (0)
 
 static const struct hzp_model_config model_config = {.family = "llama",
-                                                     .layers = 2,
+                                                     .layers = 4,
                                                      .width = 16,
                                                      .inner = 24,
                                                      .vocab = VOCAB,
@@ -133,7 +133,8 @@ static const struct hzp_batch_config batch_max = {.rows_max = 32,
                                                   .masks_max = RUNNING,
                                                   .mask_words = hzp_mask_words(VOCAB),
                                                   .hidden_cols = 16,
-                                                  .hidden_type = HZP_F32};
+                                                  .hidden_type = HZP_F32,
+                                                  .layers = 4};
 
 static struct hzp_step_limits limits = {.lines = RUNNING + 1,
                                         .vocab = VOCAB,
@@ -410,6 +411,7 @@ static struct hzp_request *make_request(struct world *w)
                             !pooled && pick(w, 4) == 0, &rq));
     if (pooled)
         MUST(hzp_request_pool(rq, HZP_POOLING_MEAN, 16));
+    rq->demands.depth = pick(w, 2) ? 0 : pick(w, HZP_DEPTH_PARTS);
     rq->sampling = (struct hzp_sampling){.temperature = pick(w, 2) ? 0.9f : 0,
                                          .top_p = pick(w, 3) ? 1 : 0.7f,
                                          .repetition = pick(w, 4) ? 1 : 1.3f,
@@ -633,7 +635,7 @@ int main(void)
         all_compute_the_same(&slices);
     }
     struct scene on_cpu = {
-        .device = "cpu", .ranks = 2, .threads = 1, .slices = true, .learns = true, .steps = 1000};
+        .device = "cpu", .ranks = 2, .threads = 1, .slices = true, .learns = true, .steps = 1500};
     all_compute_the_same(&on_cpu);
     struct scene whole = {.device = "ref", .ranks = 8, .learns = true, .steps = 2000};
     all_compute_the_same(&whole);

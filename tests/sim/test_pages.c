@@ -270,7 +270,8 @@ static void open_engine(struct day *d)
                                      .segs_max = d->config.running_max,
                                      .page_stride = HZP_DIV_UP(d->positions, d->page_rows),
                                      .logits_max = d->config.running_max,
-                                     .edits_max = d->config.edits_max};
+                                     .edits_max = d->config.edits_max,
+                                     .layers = 9};
     if (hzp_kvpool_create(&d->model, d->pages, d->page_rows, &d->pool) < 0 ||
         hzp_scheduler_create(&d->config, &d->model, d->pool, &d->s) < 0 ||
         hzp_batch_create(d->dev, &batch, &d->batch) < 0)
@@ -349,6 +350,8 @@ static void choose_day(struct day *d)
         .prefill_rows_max = seeded(&d->random, 4) ? 0 : between(d, 1, 64),
         .edits_max = 64,
         .lookup_max = d->seed % 2 ? 1 + (int32_t)d->seed % HZP_LOOKUP_MAX : 0,
+        .guess_by_depth = d->seed % 3 == 0,
+        .guess_every = 2,
         .admission = d->seed % 8 == 7 && !d->sabotage ? HZP_ADMIT_WORST_CASE : HZP_ADMIT_PREDICTED};
     open_engine(d);
     bool wide = t->name[0] == 'm';
@@ -422,7 +425,7 @@ static bool turn(struct day *d)
         .number = d->steps + 1, .begin_ns = 1 + (uint64_t)d->now_ns, .version = &d->version};
     struct hzp_room room = {.rows = d->rows_max, .time = &d->time};
     struct hzp_offer offer = {.batch = d->batch};
-    struct hzp_outcome outcome = {.status = HZP_OK};
+    struct hzp_outcome outcome = {.status = HZP_OK, .end_ns = d->steps};
     struct hzp_source *source = hzp_scheduler_source(d->s);
     d->turns++;
     bool any = source->offer(source, &step, &room, &offer);

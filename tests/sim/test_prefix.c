@@ -20,6 +20,8 @@
  * file, or both, whose jobs are done late.  What stands for a page's memory are its rows, which the
  * tier copies.
  *
+ * On half of the days requests have depths: such a row's content says which layers it went through.
+ *
  * Sabotage replaces functions of the cache, through the linker's --wrap, and must be noticed. */
 #include "base/arena.h"
 #include "serve/prefix.h"
@@ -33,7 +35,14 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { VOCAB = 1 << 20, EOS = VOCAB - 1, POSITIONS = 160, LIVES_MAX = 80, VERSIONS_MAX = 4096 };
+enum {
+    VOCAB = 1 << 20,
+    EOS = VOCAB - 1,
+    POSITIONS = 160,
+    LIVES_MAX = 80,
+    VERSIONS_MAX = 4096,
+    LAYERS = 9
+};
 
 enum sabotage {
     SOUND,
@@ -43,10 +52,12 @@ enum sabotage {
     UNSAID,
     OTHER_LINE,
     TIER_KEEPS,
+    ANY_DEPTH,
     SABOTAGES
 };
-static const char *const sabotage_name[SABOTAGES] = {
-    "sound", "stale", "wrong-tokens", "released-early", "unsaid", "other-line", "tier-keeps"};
+static const char *const sabotage_name[SABOTAGES] = {"sound",          "stale",    "wrong-tokens",
+                                                     "released-early", "unsaid",   "other-line",
+                                                     "tier-keeps",     "any-depth"};
 
 struct row {
     uint64_t content;
@@ -66,6 +77,7 @@ struct day {
     uint32_t swap_chance; /* one in so many */
     enum sabotage sabotage;
     bool ahead, done; /* done: sabotage has been at work */
+    int32_t depths;   /* requests have depths up to this one; 0: all layers */
     int32_t pages, page_rows, rows_max, lives, submitted, ended;
     struct hzp_scheduler_config config;
     struct hzp_device *dev;
@@ -119,6 +131,12 @@ static uint64_t content(uint64_t before, int32_t token, uint64_t version)
     uint64_t z = before * 0x9e3779b97f4a7c15u + (uint64_t)token * 0xbf58476d1ce4e5b9u + version;
     z = (z ^ z >> 31) * 0x94d049bb133111ebu;
     return z ^ z >> 29;
+}
+
+/* A version whose rows go through these layers only: rows of another depth are not like them. */
+static uint64_t through(uint64_t version, int32_t depth)
+{
+    return version + ((uint64_t)depth << 32);
 }
 
 /* The token drawn from a row; one in 24 ends the answer.  repeats: mostly the one that follows on
@@ -209,11 +227,16 @@ uint64_t __wrap_hzp_prefix_oldest(const struct hzp_prefix *prefix, int32_t page)
     return today->sabotage == UNSAID ? UINT64_MAX : __real_hzp_prefix_oldest(prefix, page);
 }
 
-/* WRONG_TOKENS: a page is kept under the tokens of the page behind it. */
+/* WRONG_TOKENS: a page is kept under the tokens of the page behind it; ANY_DEPTH: as if its rows
+ * went through all layers. */
 bool __wrap_hzp_prefix_keep(struct hzp_prefix *prefix, const struct hzp_prefix_tokens *tokens,
                             const int32_t *page, int32_t index)
 {
     struct hzp_prefix_tokens wrong = *tokens;
+    if (today->sabotage == ANY_DEPTH) {
+        wrong.depth = 0;
+        return __real_hzp_prefix_keep(prefix, &wrong, page, index);
+    }
     wrong.prompt += today->page_rows;
     wrong.prompt_count -= today->page_rows;
     wrong.count -= today->page_rows;
@@ -273,6 +296,7 @@ static void open_day(struct day *d)
     d->random = d->seed * 2654435761u + 11;
     d->ahead = seeded(&d->random, 2);
     d->swap_chance = seeded(&d->random, 2) ? 12 : 300;
+    d->depths = d->seed % 2 ? between(d, 1, HZP_DEPTH_PARTS - 1) : 0;
     d->page_rows = 1 << between(d, 0, 4);
     d->rows_max = between(d, 4, 64);
     d->lives = between(d, 20, LIVES_MAX);
@@ -288,10 +312,12 @@ static void open_day(struct day *d)
         .prefix_stale_max = seeded(&d->random, 2) ? between(d, 1, 3) : 0,
         .rewarm_rows = seeded(&d->random, 2) ? between(d, 1, 200) : 0,
         .lookup_max = seeded(&d->random, 2) ? between(d, 1, HZP_LOOKUP_MAX) : 0,
+        .guess_by_depth = d->seed % 3 == 0,
+        .guess_every = 2,
         .admission = seeded(&d->random, 4) ? HZP_ADMIT_PREDICTED : HZP_ADMIT_WORST_CASE};
     if (hzp_device_open(&(struct hzp_device_config){.name = "ref"}, &d->dev, &err) < 0)
         broken(d, "opening", 0, 0);
-    d->model_config = (struct hzp_model_config){.layers = 1,
+    d->model_config = (struct hzp_model_config){.layers = LAYERS,
                                                 .width = 1,
                                                 .vocab = VOCAB,
                                                 .heads = {.heads = 1, .kv_heads = 1, .dim = 2},
@@ -303,7 +329,8 @@ static void open_day(struct day *d)
                                      .segs_max = d->config.running_max + d->config.lookup_max,
                                      .page_stride = longest,
                                      .logits_max = d->config.running_max + d->config.lookup_max,
-                                     .edits_max = d->config.edits_max};
+                                     .edits_max = d->config.edits_max,
+                                     .layers = LAYERS};
     today = d;
     for (int32_t i = 0; i < VERSIONS_MAX; i++)
         d->version[i].record.id = 100 + (uint64_t)i;
@@ -372,6 +399,7 @@ static void submit(struct day *d)
         broken(d, "opening", 2, 0);
     life->rq->id = (uint64_t)d->submitted;
     life->rq->submitted_ns = 1;
+    life->rq->demands.depth = d->depths ? between(d, 0, d->depths) : 0;
     if (hzp_scheduler_submit(d->s, life->rq, NULL) < 0)
         broken(d, "opening", 3, d->submitted);
     d->submitted++;
@@ -435,7 +463,8 @@ static void execute(struct day *d, struct hzp_batch *b, const struct hzp_step *s
             uint64_t before = p ? row_at(d, page, p - 1)->content : 0;
             int32_t token = b->id[b->row0[seg] + p - begin];
             *row_at(d, page, p) =
-                (struct row){content(before, token, version->record.id), version->record.id};
+                (struct row){content(before, token, through(version->record.id, b->path[seg])),
+                             version->record.id};
         }
         const struct hzp_seq *seq = seq_of(d, step->number, page, begin);
         for (int32_t p = 0; p < end && seg >= b->decode_segs; p++)
@@ -461,7 +490,7 @@ static int32_t alone(const struct day *d, const struct life *life, int32_t n)
         int32_t token = k < 0 ? rq->prompt[p] : rq->out[k].token;
         uint64_t told = p < again ? rq->out[n].prompt_version : rq->out[k + 1].version;
         check(d, life->by[p] == told || (p < again && rq->stale_tokens), "version not told", p, n);
-        row = content(row, token, life->by[p]);
+        row = content(row, token, through(life->by[p], rq->demands.depth));
         last = token;
     }
     return draw(row, last, d->config.lookup_max > 0);

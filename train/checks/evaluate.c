@@ -14,6 +14,7 @@ struct hzp_evaluator {
     struct hzp_micro *micro;
     struct hzp_exec *exec;
     struct hzp_plan plan;
+    int32_t depth;
     double sum, weight;
     int64_t tokens;
 };
@@ -50,6 +51,18 @@ void hzp_evaluator_destroy(struct hzp_evaluator *e)
     free(e);
 }
 
+void hzp_evaluator_set_depth(struct hzp_evaluator *e, int32_t depth)
+{
+    e->depth = depth;
+}
+
+static void clear(struct hzp_evaluator *e)
+{
+    hzp_micro_clear(e->micro);
+    if (e->depth)
+        hzp_depth_path(e->depth, e->model->config->layers, &e->micro->path);
+}
+
 static int compute(struct hzp_evaluator *e, const struct hzp_version *v)
 {
     struct hzp_exec_times times;
@@ -62,7 +75,7 @@ static int compute(struct hzp_evaluator *e, const struct hzp_version *v)
         e->sum += (double)e->micro->loss.value[i];
     e->tokens += e->micro->learned;
     e->weight += e->micro->weight_sum;
-    hzp_micro_clear(e->micro);
+    clear(e);
     return HZP_OK;
 }
 
@@ -88,7 +101,7 @@ int hzp_evaluator_run(struct hzp_evaluator *e, const struct hzp_version *v,
     hzp_assert_engine_thread();
     e->sum = e->weight = 0;
     e->tokens = 0;
-    hzp_micro_clear(e->micro);
+    clear(e);
     for (int32_t i = 0; i < count; i++)
         HZP_TRY(add(e, v, sample[i]));
     HZP_TRY(compute(e, v));

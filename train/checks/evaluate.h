@@ -16,6 +16,9 @@ int hzp_evaluator_create(struct hzp_model *model, int32_t rows_max, bool fp8,
                          struct hzp_evaluator **ret);
 void hzp_evaluator_destroy(struct hzp_evaluator *e); /* NULL: no effect */
 
+/* From now on with the layers of this depth (nanobatch/model/path.h); at first with all. */
+void hzp_evaluator_set_depth(struct hzp_evaluator *e, int32_t depth);
+
 /* *ret_loss: mean over the learned tokens, in nats; *ret_tokens: their number.  NaN and 0 if there
  * are none.  A sample of more than rows_max + 1 tokens is split into pieces, each beginning with
  * the last token of the one before. */

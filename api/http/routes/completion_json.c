@@ -107,6 +107,12 @@ json_t *hzp_choice_versions_json(const struct hzp_completion *c, const struct hz
                   (json_int_t)hzp_choice_version(c, choice), "spans", spans, "staleness",
                   (json_int_t)rq->staleness, "consistency", hzp_consistency_name(rq->demands.mode),
                   "recomputes", hzp_request_final(rq) ? rq->recomputes : 0);
+    if (rq->demands.depth)
+        json_object_set_new(
+            json, "depth",
+            json_real((double)hzp_depth_share(rq->demands.depth, c->engine->parts.config.layers)));
+    if (rq->demands.shed)
+        json_object_set_new(json, "shed", json_true());
     if (rq->stale_tokens)
         json_object_set_new(json, "stale_prefix",
                             json_pack("{s:i, s:I}", "tokens", (int)rq->stale_tokens, "version",

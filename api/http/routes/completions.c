@@ -305,7 +305,9 @@ static int parse_whole(struct hzp_exchange *x, parse_fn parse, const json_t *bod
                        struct hzp_completion_params *ret, struct hzp_err_text *reterr)
 {
     HZP_TRY(parse(body, x->server->engine, ret, reterr));
-    int r = hzp_demands_read(x, body, &ret->demands, reterr);
+    /* a stream that the next rank 0 goes on with must have the layers that it began with */
+    bool may_shed = ret->max_tokens > 0 && !(x->server->relayed && ret->stream);
+    int r = hzp_demands_read(x, body, may_shed, &ret->demands, reterr);
     ret->affinity = session_of(x);
     if (r < 0)
         hzp_completion_params_fini(ret);

@@ -107,8 +107,49 @@ static int read_session(const struct hzp_exchange *x, struct hzp_demands *ret,
     return HZP_OK;
 }
 
-int hzp_demands_read(const struct hzp_exchange *x, const json_t *body, struct hzp_demands *ret,
-                     struct hzp_err_text *reterr)
+/* Whether new requests get a smaller depth: a quarter of those that may wait do. */
+static bool sheds(const struct hzp_exchange *x)
+{
+    const struct hzp_serving_settings *s = &x->server->engine->config.settings->serving;
+    struct hzp_scheduler_stats stats;
+    if (s->shed_depth >= 1)
+        return false;
+    hzp_scheduler_read_stats(x->server->engine->parts.scheduler, &stats);
+    return 4 * (int64_t)(stats.waiting - stats.waiting_weights) >= s->waiting_max;
+}
+
+/* Which of the model's layers compute it. */
+static int read_depth(struct hzp_exchange *x, const json_t *body, bool may_shed,
+                      struct hzp_demands *ret, struct hzp_err_text *reterr)
+{
+    static const char header[] = "x-hzpserve-depth";
+    const struct hzp_engine *engine = x->server->engine;
+    const char *text = hzp_exchange_header(x, header);
+    const json_t *value = json_object_get(body, "depth");
+    bool given = value && !json_is_null(value);
+    double share = 1;
+    if (given) {
+        float number = 0;
+        HZP_TRY(hzp_field_number(body, "depth", 0, 1, &number, reterr));
+        share = (double)number;
+    } else if (text) {
+        const char *end = hzp_decimal(text, &share);
+        share = end && !*end ? share : 0;
+    } else if (may_shed && sheds(x)) {
+        share = engine->config.settings->serving.shed_depth;
+    }
+    if (!(share > 0 && share <= 1))
+        return hzp_fail_param(reterr, HZP_EINVAL, given ? "depth" : header,
+                              "%s must be a number above 0, at most 1: a share of the layers",
+                              given ? "depth" : header);
+    ret->depth = hzp_depth_of((float)share, engine->parts.config.layers);
+    ret->shed = ret->depth && !given && !text;
+    atomic_fetch_add(&x->server->shed, ret->shed);
+    return HZP_OK;
+}
+
+int hzp_demands_read(struct hzp_exchange *x, const json_t *body, bool may_shed,
+                     struct hzp_demands *ret, struct hzp_err_text *reterr)
 {
     int64_t version = 0, staleness = -1, after = 0;
     const char *token;
@@ -129,6 +170,7 @@ int hzp_demands_read(const struct hzp_exchange *x, const json_t *body, struct hz
     ret->min_sequence = HZP_MAX(ret->min_sequence, after);
     ret->max_staleness = (int32_t)staleness;
     HZP_TRY(read_session(x, ret, reterr));
+    HZP_TRY(read_depth(x, body, may_shed, ret, reterr));
     return read_timeout(x, body, ret, reterr);
 }
 

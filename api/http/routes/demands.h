@@ -10,6 +10,7 @@
  *     after               x-hzpserve-after
  *     max_staleness       x-hzpserve-max-staleness
  *     weights_timeout     x-hzpserve-weights-timeout
+ *     depth               x-hzpserve-depth
  *                         x-hzpserve-session
  *
  * Where both are given the field of the body counts.  min_sequence and after may both be given: the
@@ -22,9 +23,10 @@
 #include "api/http/wire/http.h"
 #include "serve/consistency.h"
 
-/* HZP_EINVAL: text and param name the field or header. */
-int hzp_demands_read(const struct hzp_exchange *x, const json_t *body, struct hzp_demands *ret,
-                     struct hzp_err_text *reterr);
+/* HZP_EINVAL: text and param name the field or header.  may_shed: if it asks for no depth, it may
+ * get a smaller one (--max-waiting shed-depth). */
+int hzp_demands_read(struct hzp_exchange *x, const json_t *body, bool may_shed,
+                     struct hzp_demands *ret, struct hzp_err_text *reterr);
 
 /* True: this server can never meet them, and an error was answered. */
 bool hzp_demands_refused(struct hzp_exchange *x, const struct hzp_demands *d, enum MHD_Result *ret);

@@ -83,6 +83,7 @@ static void serving(struct hzp_page *p, struct hzp_server *server)
     hzp_page_put(p, "vllm:num_requests_running", s.running);
     asked_weights(p, &s);
     hzp_page_put(p, "vllm:num_requests_waiting", s.waiting);
+    hzp_page_put(p, "hzpserve_shed_requests_total", (double)server->shed);
     hzp_page_head(p, "vllm:num_requests_waiting_by_reason");
     hzp_page_labelled(p, "reason", "capacity", s.waiting - s.waiting_weights);
     hzp_page_labelled(p, "reason", "deferred", s.waiting_weights);

@@ -89,9 +89,10 @@ struct hzp_server {
     struct MHD_Daemon *daemon;
     struct hzp_unknown unknown;
     struct hzp_taught *taught;
-    char model[128]; /* the name in requests and answers */
-    bool relayed;    /* all clients come through the launcher's relay (journal.h) */
-    int64_t created; /* unix seconds */
+    char model[128];       /* the name in requests and answers */
+    bool relayed;          /* all clients come through the launcher's relay (journal.h) */
+    _Atomic uint64_t shed; /* requests that got a smaller depth because many waited */
+    int64_t created;       /* unix seconds */
     struct hzp_feedback *feedback;
     struct hzp_lock policy_lock; /* serialises PATCHes of the policy */
     _Atomic int state;           /* enum hzp_server_state */
