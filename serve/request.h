@@ -79,9 +79,9 @@ struct hzp_request {
     float bias[HZP_BIASES_MAX];
     int32_t biases;
     struct hzp_demands demands; /* what it asks of the weights: consistency.h */
-    bool own;          /* the server's own: it counts towards no goal, and as no client's request */
-    bool tries;        /* own: the version that is on trial when it begins answers it */
-    bool background;   /* it has only what other requests leave: scheduler.h; own is set, and it
+    bool own;        /* the server's own: it counts towards no goal, and as no client's request */
+    bool tries;      /* own: the version that is on trial when it begins answers it */
+    bool background; /* it has only what other requests leave: scheduler.h; own is set, and it
                         * asks nothing of the weights */
     /* own, background: this version computes it, whatever serves; the creator holds it until the
      * request is final.  NULL: the version that serves. */

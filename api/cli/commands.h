@@ -24,8 +24,8 @@ int hzp_commands_run(int argc, char **argv, const char *commit,
 typedef int hzp_command_run(const struct hzp_options *options);
 hzp_command_run hzp_cmd_serve, hzp_cmd_complete, hzp_cmd_chat, hzp_cmd_eval, hzp_cmd_train,
     hzp_cmd_bench, hzp_cmd_state, hzp_cmd_weights, hzp_cmd_lessons, hzp_cmd_undo, hzp_cmd_rollout,
-    hzp_cmd_pull,
-    hzp_cmd_push, hzp_cmd_devices, hzp_cmd_plan, hzp_cmd_timeline, hzp_cmd_status, hzp_cmd_search;
+    hzp_cmd_pull, hzp_cmd_push, hzp_cmd_devices, hzp_cmd_plan, hzp_cmd_timeline, hzp_cmd_status,
+    hzp_cmd_search;
 
 /* For commands that run on several ranks; errors are printed.  start: where --ranks says so and no
  * launcher has started the ranks, runs them and returns the exit status; -1: this process is a
