@@ -423,6 +423,10 @@ static int add_shared(const struct talk *t, const json_t *from, json_t *messages
     for (int i = 0; i < HZP_COUNT(copied); i++)
         if (json_object_get(from, copied[i]))
             json_object_set(message, copied[i], json_object_get(from, copied[i]));
+    for (int i = 0; hzp_message_marks[i]; i++)
+        if (json_object_get(from, hzp_message_marks[i]))
+            json_object_set(message, hzp_message_marks[i],
+                            json_object_get(from, hzp_message_marks[i]));
     if (!strcmp(role, "tool"))
         set_answered(messages, message);
     int r = calls ? read_calls(t, value, message) : HZP_OK;

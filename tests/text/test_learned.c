@@ -116,6 +116,19 @@ static void weights(void **state)
            "\"content\": \"b\", \"weight\": 0}, {\"role\": \"user\", \"content\": \"c\"}, "
            "{\"role\": \"assistant\", \"content\": \"d\", \"weight\": 2.5}]}",
            want, 1);
+    /* As other programs write it. */
+    static const char *const marks[] = {"\"train\": false", "\"training\": false, \"mask\": null",
+                                        "\"mask\": true", "\"masked\": true, \"train\": true"};
+    for (int i = 0; i < HZP_COUNT(marks); i++) {
+        char text[512];
+        snprintf(text, sizeof(text),
+                 "{\"messages\": [{\"role\": \"user\", \"content\": \"a\", \"train\": false}, "
+                 "{\"role\": \"assistant\", \"content\": \"b\", %s}, {\"role\": \"user\", "
+                 "\"content\": \"c\"}, {\"role\": \"assistant\", \"content\": \"d\", "
+                 "\"weight\": 2.5, \"mask\": false}]}",
+                 marks[i]);
+        expect(TURNS, text, want, 1);
+    }
 }
 
 static void generation_blocks(void **state)
@@ -175,6 +188,8 @@ static void refusals(void **state)
         {"{\"messages\": []}", "messages", 4096},
         {"{\"messages\": [{\"role\": \"user\", \"content\": \"a\", \"weight\": 1}]}",
          "messages[0].weight", 4096},
+        {"{\"messages\": [{\"role\": \"assistant\", \"content\": \"a\", \"train\": 0}]}",
+         "messages[0].train", 4096},
         {"{\"messages\": [{\"role\": \"assistant\", \"content\": \"a\", \"weight\": \"x\"}]}",
          "messages[0].weight", 4096},
         {TALK, "messages", 10},

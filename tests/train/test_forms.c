@@ -144,6 +144,10 @@ static void test_conversations(void **state)
            "\"user\", \"content\": \"5\"}]}",
            NULL, "user: 1\nassistant: 2\nuser: 3\nassistant:< 4>");
     expect("{\"conversations\": [{\"from\": \"human\", \"value\": \"1\"}, {\"from\": \"gpt\", "
+           "\"value\": \"2\", \"train\": false}, {\"from\": \"human\", \"value\": \"3\"}, "
+           "{\"from\": \"gpt\", \"value\": \"4\"}]}",
+           NULL, "user: 1\nassistant: 2\nuser: 3\nassistant:< 4>");
+    expect("{\"conversations\": [{\"from\": \"human\", \"value\": \"1\"}, {\"from\": \"gpt\", "
            "\"value\": \"2\"}, {\"from\": \"human\", \"value\": \"3\"}, {\"from\": \"gpt\", "
            "\"value\": "
            "\"4\"}]}",

@@ -78,6 +78,29 @@ bool hzp_weight_valid(double w)
     return w == 0 || (fabs(w) >= HZP_WEIGHT_MIN && fabs(w) <= HZP_WEIGHT_MAX);
 }
 
+/* How other programs write that a message is not learned: false, or true. */
+const char *const hzp_message_marks[] = {"train", "training", "train_on_turn",
+                                         "mask",  "masked",   NULL};
+
+static int marked_weight(const json_t *message, const char *list, size_t i, float *ret,
+                         struct hzp_err_text *reterr)
+{
+    char param[64];
+    for (int k = 0; hzp_message_marks[k]; k++) {
+        const char *name = hzp_message_marks[k];
+        const json_t *mark = json_object_get(message, name);
+        if (!mark || json_is_null(mark))
+            continue;
+        snprintf(param, sizeof(param), "%s[%zu].%s", list, i, name);
+        if (!json_is_boolean(mark))
+            return hzp_fail_param(reterr, HZP_EINVAL, param,
+                                  "%s must be true or false; \"weight\" takes a number", param);
+        if (json_is_true(mark) == (name[0] == 'm'))
+            *ret = 0;
+    }
+    return HZP_OK;
+}
+
 int hzp_message_weight(const json_t *message, const char *list, size_t i, bool assistant,
                        float *ret, struct hzp_err_text *reterr)
 {
@@ -85,7 +108,7 @@ int hzp_message_weight(const json_t *message, const char *list, size_t i, bool a
     char param[64];
     *ret = assistant ? 1 : 0;
     if (!weight || json_is_null(weight))
-        return HZP_OK;
+        return marked_weight(message, list, i, ret, reterr);
     double w = json_number_value(weight);
     snprintf(param, sizeof(param), "%s[%zu].weight", list, i);
     if (!json_is_number(weight) || !hzp_weight_valid(w))

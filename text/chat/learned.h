@@ -46,6 +46,8 @@ int hzp_learned_texts_add(const struct hzp_chat *chat, struct hzp_tokenizer *tok
                           struct hzp_err_text *reterr);
 void hzp_learned_texts_fini(struct hzp_learned_texts *texts);
 
+/* Members that leave a message out where `weight` is not given; ends in NULL. */
+extern const char *const hzp_message_marks[];
 /* The weight of message i of `list` ("messages"); 0: it is not learned.  HZP_EINVAL. */
 int hzp_message_weight(const json_t *message, const char *list, size_t i, bool assistant,
                        float *ret, struct hzp_err_text *reterr);
