@@ -451,7 +451,7 @@ static bool turn(struct day *d)
     return true;
 }
 
-/* Guessed tokens of a sequence that a step may verify; those of its own text are never right here. */
+/* Guesses that a step may verify of a sequence; those of its own text are never right here. */
 static int32_t guesses_max(const struct day *d)
 {
     return d->config.guess_by_depth ? d->config.lookup_max : 0;
