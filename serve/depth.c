@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "serve/depth.h"
 
-static const double margin = 1.03;        /* what a round must bring more */
-static const double rate = 1.0 / 64;      /* of a new value in averages: of right guesses */
-static const double try_rate = 1.0 / 16;  /* of the few there are where rounds do not pay */
-static const double ns_rate = 1.0 / 32;   /* of times; of the first ones more */
-static const double ns_most = 3;          /* times the average: so much counts of a late step */
+static const double margin = 1.03;       /* what a round must bring more */
+static const double rate = 1.0 / 64;     /* weight of a new value in the average of right guesses */
+static const double try_rate = 1.0 / 16; /* the same where rounds do not pay, and guesses are few */
+static const double ns_rate = 1.0 / 32;  /* the same for times; the first weigh more */
+static const double ns_most = 3;         /* times the average: so much counts of a late step */
 static const double cost_at_first = 0.55; /* half of the layers, and the head */
 enum { DECODE_EVERY = 64 };
 

@@ -29,8 +29,8 @@ struct hzp_rounds {
     /* by sequences and kind: v(0 .. HZP_LOOKUP_MAX), g; 0: not measured */
     double ns[HZP_ROUNDS_CLASSES][HZP_ROUNDS_KINDS];
     int32_t seen[HZP_ROUNDS_CLASSES][HZP_ROUNDS_KINDS];
-    uint64_t end_ns;         /* of the newest step */
-    int32_t sequences, kind; /* of the step in flight; sequences 0: it is not measured */
+    uint64_t end_ns;         /* the newest step ended then */
+    int32_t sequences, kind; /* the step in flight has them; sequences 0: it is not measured */
     int32_t left;            /* steps of the round that will guess */
     int32_t idle;            /* steps since the last round */
     int32_t rounds;          /* since decoding was measured */

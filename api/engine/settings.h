@@ -45,7 +45,7 @@ struct hzp_serving_settings {
     int64_t running_max;          /* sequences in one step */
     int64_t waiting_max;          /* queued requests */
     int64_t waiting_tokens;       /* queued prompt tokens */
-    double shed_depth;            /* of requests that come while many wait; 1: all layers */
+    double shed_depth;            /* a request that comes while many wait gets it; 1: all layers */
     int64_t admission;            /* 0: predicted, 1: worst case */
     int64_t no_prefix_cache;      /* 1: every request computes its whole prompt */
     int64_t reuse_stale;          /* versions before the serving one whose rows are reused */

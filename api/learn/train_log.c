@@ -27,7 +27,7 @@ struct hzp_train_log {
     double rows, seconds; /* decaying sums over about the last twenty updates */
     double eval_loss;     /* NaN: none yet */
     struct hzp_train_best best;
-    uint64_t wall_ns, kept_ns; /* of updates; of those that count */
+    uint64_t wall_ns, kept_ns; /* all updates took; those that count did */
     struct hzp_operations operations;
     double peak; /* the newest report's */
 };

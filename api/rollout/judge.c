@@ -31,7 +31,7 @@ struct hzp_judge {
     int64_t round;
     int failures;     /* in a row, without a reward between them */
     uint64_t next_ns; /* it is not started again before that */
-    char why[160];    /* of the newest failure */
+    char why[160];    /* the newest failure */
     int64_t lost;     /* a question that gets no answer; 0: none */
     struct question open[HZP_JUDGE_OPEN];
     char *out; /* to be written: out[written .. bytes) */
@@ -220,6 +220,11 @@ bool hzp_judge_ask(struct hzp_judge *j, int64_t id, const json_t *question, doub
     char *text = hzp_json_dumps(line, JSON_COMPACT);
     json_decref(line);
     size_t n = strlen(text);
+    /* What was written makes room, so the buffer holds open questions only. */
+    if (j->written)
+        memmove(j->out, j->out + j->written, j->bytes - j->written);
+    j->bytes -= j->written;
+    j->written = 0;
     if (j->bytes + n + 1 > j->room) {
         j->room = 2 * (j->bytes + n + 1);
         j->out = hzp_xrealloc(j->out, j->room);

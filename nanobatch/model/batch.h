@@ -53,7 +53,7 @@ struct hzp_batch_config {
     int32_t mask_words;           /* hzp_mask_words of the vocabulary */
     int32_t hidden_cols;          /* the model's width; 0: no hidden states can be wanted */
     enum hzp_dtype hidden_type;   /* type of activations */
-    int32_t layers;               /* of the model; 0: no segment has a path */
+    int32_t layers;               /* the model's; 0: no segment has a path */
     struct hzp_page_table *table; /* borrowed; NULL: attention reads the batch's page numbers */
 };
 

@@ -51,8 +51,8 @@ static void ask_when_it_runs(struct hzp_judge *j, int64_t id, double seconds)
     }
 }
 
-/* Each question is answered once, also where others that nobody asked are, and what is no number
- * or too large is no reward. */
+/* Each question is answered once, also beside answers to questions that were not asked; a reward
+ * that is no number, or is too large, is none. */
 static void rewards(void **state)
 {
     struct hzp_judge *j = hzp_judge_create(

@@ -26,7 +26,7 @@ enum {
     POOL_THREADS_MIN = 4,
     POOL_THREADS_MAX = 16,
     LONG_BYTES = 256 << 10, /* from here on a body is long */
-    CODED_BYTES = 64,       /* of gzip that are read at once: at most as many KiB of text */
+    CODED_BYTES = 64,       /* gzip is read in pieces of so many: at most as many KiB of text */
     SLOW_THREADS = 2,
     BODY_ROOM = 1024,
     FEED_BYTES = 64 << 10,  /* piece of a long body that is given to the route at a time */
