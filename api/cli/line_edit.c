@@ -158,6 +158,7 @@ static char *edit(const char *prompt)
     do {
         cancelled = false;
         el_resize(editor);
+        el_set(editor, EL_PREP_TERM, 1); /* el_gets does so after the prompt: Ctrl-C would be a signal till then */
         fputs(PASTE_ON, stdout);
         fflush(stdout);
         line = el_gets(editor, &n);

@@ -597,7 +597,7 @@ def test_command_teaches():
 
 
 class Terminal:
-    """hzpserve chat on a terminal; says() waits for a text on its screen."""
+    """hzpserve chat on a terminal; says() waits for a text on its screen, asks() for a prompt."""
 
     def __init__(self, *arguments, home, lang="C"):
         env = {**os.environ, "TERM": "xterm", "LC_ALL": lang, "HOME": home, "XDG_STATE_HOME": ""}
@@ -606,7 +606,7 @@ class Terminal:
         if not self.child:
             os.execve(base.BINARY, [base.BINARY, "chat", *arguments], env)
         self.says("/help lists commands")
-        self.says("> ")
+        self.asks()
 
     def says(self, text):
         end = time.monotonic() + base.HANG
@@ -618,6 +618,11 @@ class Terminal:
                 except OSError as e:  # it has ended
                     raise AssertionError((text, self.seen)) from e
         self.seen = self.seen[self.seen.index(text.encode()) + len(text.encode()):]
+
+    def asks(self):
+        """Waits until a line can be typed: '> ' alone may also end an answer."""
+        self.says("\033[?2004h")
+        self.says("> ")
 
     def types(self, text):
         os.write(self.fd, text.encode())
@@ -647,25 +652,25 @@ def test_terminal():
                 on = Terminal(server.url, home=home, lang=lang)
                 on.types("Köln, 東京 – ist's weit?\r")
                 on.says('asked <"Köln, 東京 – ist')
-                on.says("> ")
+                on.asks()
                 on.types("not this\x03")
-                on.says("> ")
+                on.asks()
                 on.types("but this\r")
                 on.says('asked <"but this">')
-                on.says("> ")
+                on.asks()
                 on.types("\033[200~one\rtwo\nthree\033[201~ and four\r")
                 on.says('asked <"one\\ntwo\\nthree and four">')
-                on.says("> ")
+                on.asks()
                 on.types("/ver\t\r")
                 on.says("version 1 serves")
-                on.says("> ")
+                on.asks()
                 on.ends()
             on = Terminal(server.url, home=home)
             for _ in range(4):  # /quit, /version, the pasted text, "but this"
                 on.types("\033[A")
             on.types("!\r")
             on.says('asked <"but this!">')
-            on.says("> ")
+            on.asks()
             on.ends()
             assert (pathlib.Path(home) / ".local/state/hzpserve/chat_history").stat().st_mode & 0o77 == 0
 
