@@ -27,6 +27,7 @@ int hzp_regex_rules(struct hzp_rules *rules, int32_t from, const char *text, siz
                     enum hzp_spelling spelling, bool search, int32_t *ret,
                     struct hzp_err_text *reterr);
 
-/* What the expression takes by itself, owned by the caller; NULL: too much.  HZP_EINVAL as above. */
+/* What the expression takes by itself, owned by the caller; NULL: too large.  HZP_EINVAL: likewise.
+ */
 int hzp_regex_regular(const char *text, size_t bytes, enum hzp_spelling spelling, bool search,
                       struct hzp_regular **ret, struct hzp_err_text *reterr);
