@@ -123,7 +123,7 @@ static const struct hzp_option tier_parts[] = {
     SIZE("host", engine.serving.prefix_host, NULL, 0, BIG, 0, NULL),
 };
 static const struct hzp_option draft_parts[] = {
-    CHOICE("", engine.serving.draft, NULL, "off|ngram|depth", 0, NULL),
+    CHOICE("", engine.serving.draft, NULL, "off|ngram|history|fp8|depth", 0, NULL),
     INT("max", engine.serving.draft_max, NULL, 1, 8, 0, NULL),
 };
 static const struct hzp_option canary_parts[] = {
@@ -258,11 +258,12 @@ const struct hzp_option hzp_option_table[] = {
     FLAG("--no-prefix-cache", engine.serving.no_prefix_cache, ENGINE,
          "compute every prompt from its first token, even if another request began alike, to "
          "measure without it"),
-    PARTS("--draft", draft_parts, "off,max=8", "off|ngram|depth[,max=N]", SERVE,
+    PARTS("--draft", draft_parts, "off,max=8", "off|ngram|history|fp8|depth[,max=N]", SERVE,
           "guess the next tokens and compute them in one step, where that is expected to be "
           "faster; the answer has the tokens that it would have had; ngram: from the request's own "
-          "text, for edits, summaries and other answers that repeat what they were given; depth: "
-          "by half of the layers, for models trained with --skip"),
+          "text, for edits, summaries and other answers that repeat what they were given; history: "
+          "from earlier answers to the same prompt, too, for rollouts; fp8: by an e4m3 copy of the "
+          "layers' projections; depth: by half of the layers, for models trained with --skip"),
     INT("--prefix-reuse-stale", engine.serving.reuse_stale, "0", 0, 15, SERVE,
         "after a swap, prompts may begin with what the N versions before have computed, unless the "
         "request asks for newer weights; the answer says so; 0: only what the serving version has "
