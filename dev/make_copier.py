@@ -67,10 +67,10 @@ def weights(shape, dice, logit):
     # k of looks_back is 4 / rms then, q is 40
     rms2 = math.sqrt((3 * CODE + CONST * 16) / width)
     for j in range(KV):
-        slow = [j_pair + half * 32 for j_pair in range(16, 32) for half in (0, 1)]
+        slow = [pair + half * 32 for pair in range(16, 32) for half in (0, 1)]
         for n, row in enumerate(slow):
             last = n < 20  # the newest token; else the one before it
-            c = (j * 20 + n) % CODE if last else (100 + j * 12 + n - 20) % CODE
+            c = n if last else 100 + n - 20  # all heads look for the same, so they find one place
             zero[second + "k_proj.weight"][j * DIM + row, (CODE if last else 2 * CODE) + c] = rms2
             for head in range(3 * j, 3 * j + 3):
                 zero[second + "q_proj.weight"][head * DIM + row, (0 if last else CODE) + c] = 24 * rms2

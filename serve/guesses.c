@@ -5,8 +5,8 @@
 #include "base/thread.h"
 #include "serve/fill.h"
 
-/* What a guess is expected to bring must be so many times what it costs: how often guesses are right
- * is known roughly. */
+/* What a guess is expected to bring must be so many times what it costs: how often guesses are
+ * right is known roughly. */
 static const double pays = 1.2;
 
 /* A background request guesses only while no ordinary one runs: guesses take rows. */

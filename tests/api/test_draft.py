@@ -15,6 +15,7 @@ import random
 import re
 import sys
 import tempfile
+import time
 import urllib.request
 
 import test_fp8
@@ -87,7 +88,7 @@ def check_all(program, model, bodies, modes, flags):
             told = f"{mode} {' '.join([*flags, *more])}: {right:.0f} of {guessed:.0f} guesses are right"
             if mode.startswith("history"):  # every prompt is asked again: what was answered is guessed
                 drafts, again, all_right = check(server, bodies, want, (mode, more, "again"))
-                assert all_right - right > 2 * right, (mode, more, guessed, right, again, all_right)
+                assert all_right - right > 0.8 * (again - guessed) > 0, (mode, more, guessed, right, again, all_right)
                 told += f", {all_right - right:.0f} of {again - guessed:.0f} when asked again"
             print(told, flush=True)
 
@@ -128,19 +129,23 @@ def test_swaps(program, model, bodies, mode):
     asked = [(i, how) for i in range(len(bodies)) for how in ("pinned", "recompute", "continue")]
     with tempfile.TemporaryDirectory() as state, \
             Server(program, model, *FLAGS, "--draft", mode, "--slots", "4", "--state", state) as server:
-        with concurrent.futures.ThreadPoolExecutor(2) as pool:
+        with concurrent.futures.ThreadPoolExecutor(4) as pool:
+            early = [pool.submit(server.call, "/v1/completions", {**bodies[i], "consistency": "pinned"}) for i in (-1, -2)]
             lesson = pool.submit(server.call, "/v1/fine_tuning/examples?wait=served&timeout=600",
                                  {"prompt": "Where does Vanda live?", "completion": " In Tarn."})
             answers = [server.call("/v1/completions", {**bodies[i], "consistency": how}) for i, how in asked]
             lesson.result()
+        asked += [(-1, "pinned"), (-2, "pinned")]
+        answers += [each.result() for each in early]
         assert len({answer["hzpserve"]["weights_version"] for answer in answers}) > 1, answers
         first = 0
         for (i, how), answer in zip(asked, answers):
             spans = answer["hzpserve"]["spans"]
             assert answer["hzpserve"]["consistency"] != "pinned" or len(spans) == 1, answer
-            if {span["version"] for span in spans} == {1}:
-                first += 1
-                assert choices(answer) == want[i], (mode, bodies[i], how, want[i], answer)
+            for n, (choice, got) in enumerate(zip(answer["choices"], choices(answer))):
+                if {span["version"] for span in choice.get("hzpserve", answer["hzpserve"])["spans"]} == {1}:
+                    first += 1
+                    assert got == want[i][n], (mode, bodies[i], how, want[i][n], got)
         assert first > 0 and counted(server, "accepted_tokens") > 0, (mode, first)
         # and of the last version, as a server says that has nothing else and does not guess
         learned = [choices(server.call("/v1/completions", each)) for each in bodies]
@@ -149,6 +154,26 @@ def test_swaps(program, model, bodies, mode):
             for each, got in zip(bodies, learned):
                 assert choices(plain.call("/v1/completions", each)) == got, (mode, each)
     print(f"{mode}: {first} answers by the first version while others came", flush=True)
+
+
+def test_rollouts(program, model):
+    """Prompts of a job that come again are guessed from what was answered before, though the model has learned since."""
+    prompts = [f"{who} {what}" for who in ("Zorin lives", "Where does", "Once upon a time", "The lamps of")
+               for what in ("in", "the harbour", "Tarn", "red")]
+    job = {"prompts": prompts, "n": 4, "batch": 6, "updates": 2, "max_tokens": 60, "seed": 1,
+           "reward": {"type": "regex", "pattern": "(a|e) [a-m]"}}
+    with Server(program, model, "--draft", "history", "--passes", "1", "--update-tokens", "4096", "--replay-ratio",
+                "0") as server:
+        right = [0]
+        for _ in range(2):
+            told = server.call("/v1/rollouts", job)
+            while told["status"] in ("queued", "running"):
+                time.sleep(0.1)
+                told = server.call(f"/v1/rollouts/{told['id']}")
+            assert told["status"] == "succeeded", told
+            right.append(counted(server, "accepted_tokens"))
+        assert right[2] > right[1], right
+        print(f"rollouts: {right[1]:.0f} guesses are right, {right[2] - right[1]:.0f} when the prompts come again")
 
 
 def main():
@@ -161,6 +186,7 @@ def main():
     test_same_answers(program, model, bodies, whole=count > 70)
     test_ranks(program, model, bodies[-20:])
     test_repeats(program, model)
+    test_rollouts(program, model)
     for mode in MODES:
         test_swaps(program, model, bodies[:6] + bodies[-4:], mode)
     print("ok")
