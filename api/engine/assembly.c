@@ -271,7 +271,7 @@ static int plan_memory(struct hzp_assembly *a, struct hzp_err_text *reterr)
             HZP_LOG_INFO, "engine",
             "device=\"%s\" parameters=%lld dtype=%s quantization=%s kv_cache_dtype=%s context=%d",
             a->dev->label, (long long)hzp_config_parameters(&a->config),
-            a->plan.dtype == HZP_BF16 ? "bf16" : "f32", a->plan.fp8 ? "fp8" : "none",
+            a->plan.dtype == HZP_BF16 ? "bf16" : "f32", a->is.model->fp8 ? "fp8" : "none",
             a->plan.kv == HZP_E4M3 ? "fp8" : "auto", a->plan.positions);
     if (hzp_log_get_format() == HZP_LOG_JSON)
         hzp_memory_plan_log(&a->plan);
@@ -307,7 +307,8 @@ static int agree_group(struct hzp_assembly *a, struct hzp_err_text *reterr)
         {"a width of", a->config.width},
         {"a vocabulary of", a->config.vocab},
         {"--dtype", a->plan.dtype},
-        {"--quantization (1: fp8)", a->plan.fp8},
+        {"--quantization (1: fp8)", a->is.model->fp8},
+        {"--draft fp8", a->is.serving->draft == HZP_DRAFT_FP8},
         {"--context", a->plan.positions},
         {"--kv-cache-dtype", a->plan.kv},
         {"--page-rows", a->is.serving->page_rows},
@@ -359,6 +360,7 @@ static int open_weights(struct hzp_assembly *a, uint64_t first_id)
     HZP_TRY(hzp_weights_create(a->dev, &a->layout, &config, &a->weights));
     HZP_TRY(hzp_model_create(a->dev, a->weights, a->plan.positions, &a->model));
     a->model->kv_e4m3 = a->is.model->kv_fp8 != 0;
+    a->model->fp8_guesses = a->is.serving && a->is.serving->draft == HZP_DRAFT_FP8;
     if (a->is.group)
         hzp_model_set_tensor(a->model, a->axes.tensor, a->axes.tensor_train);
     if (a->axes.data)
@@ -562,7 +564,8 @@ static int open_serving(struct hzp_assembly *a, struct hzp_err_text *reterr)
                                           .prefix_stale_max = (int32_t)s->reuse_stale,
                                           .rewarm_rows = (int32_t)s->rewarm,
                                           .lookup_max = s->draft ? (int32_t)s->draft_max : 0,
-                                          .guess_by_depth = s->draft == HZP_DRAFT_DEPTH,
+                                          .guess_by_depth = s->draft >= HZP_DRAFT_FP8,
+                                          .history = s->draft == HZP_DRAFT_HISTORY,
                                           .tier = a->tier,
                                           .trials = a->trials,
                                           .pin_ns = (uint64_t)(s->pin_seconds * 1e9),

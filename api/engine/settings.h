@@ -24,7 +24,13 @@ struct hzp_device_settings {
     int64_t threads;       /* 0: as many as the process may use */
 };
 
-enum hzp_draft { HZP_DRAFT_OFF, HZP_DRAFT_NGRAM, HZP_DRAFT_DEPTH };
+enum hzp_draft {
+    HZP_DRAFT_OFF,
+    HZP_DRAFT_NGRAM,
+    HZP_DRAFT_HISTORY,
+    HZP_DRAFT_FP8,
+    HZP_DRAFT_DEPTH,
+};
 enum hzp_dtype_setting { HZP_DTYPE_ON_DISK, HZP_DTYPE_BF16, HZP_DTYPE_F32 };
 
 struct hzp_model_settings {
