@@ -418,17 +418,17 @@ const struct hzp_option hzp_option_table[] = {
     NUM("--itl-stretch", engine.split.itl_stretch, "1.2", 0, 100, SERVE | BENCH,
         "without a goal: maximum factor by which training may raise the p99 inter-token latency, "
         "and the p99 time to first token; 0: unlimited"),
-    NUM("--train-share", engine.split.train_share, "0.8", 0, 100, SERVE | BENCH | SEARCH,
+    NUM("--train-share", engine.split.train_share, "0.5", 0, 100, SERVE | BENCH | SEARCH,
         "without an itl goal: maximum ratio of training time to serving time while requests run, "
-        "and so about how much the median inter-token latency may rise; 0.25: gentle"),
+        "and so by which part the mean inter-token latency may rise; 0.25: gentle"),
     NUM("--train-max", engine.split.train_max, "1", 0, 1, SERVE | BENCH,
         "maximum fraction of device time for training while requests run"),
     NUM("--train-min", engine.split.train_min, "0.02", 0, 1, SERVE | BENCH,
         "minimum fraction of device time for training while requests run, regardless of the goals; "
         "up to five times that when examples wait for minutes; 0: none"),
-    INT("--train-cores", engine.split.train_cores, "0", 0, 1023, SERVE | BENCH,
-        "cores (SMs of a GPU) reserved for training while requests run; 0: training and serving "
-        "take turns on all of them"),
+    INT("--train-cores", engine.split.train_cores, "-1", -1, 1023, SERVE | BENCH,
+        "cores (SMs of a GPU) on which training runs beside requests; 0: training and serving "
+        "take turns on all of them; -1: 1 on a CPU with two threads, else 0"),
     INT("--ride", engine.split.ride, "0", 0, 65536, SERVE | BENCH,
         "training's forward pass shares the matrix products of serving, in chunks of about N "
         "tokens; 0: only in steps for which the plan file (--plans) says so"),
