@@ -108,10 +108,17 @@ int hzp_assembly_read(const struct hzp_assembly_config *config, struct hzp_assem
 
 /* ---- open ---- */
 
-/* Checks the settings of training beside requests against the device. */
-static int check_beside(const struct hzp_assembly *a, struct hzp_err_text *reterr)
+/* Chooses the cores of training beside requests.  Without a setting that is one of the two of a
+ * CPU, where that was measured to yield more than taking turns, unless a plan file decides. */
+static int choose_beside(struct hzp_assembly *a, struct hzp_err_text *reterr)
 {
     int cores = (int)a->is.split->train_cores;
+    bool two = a->dev->threads == 2 && hzp_device_host_memory(a->dev) &&
+               hzp_device_has_shares(a->dev) && hzp_device_computes(a->dev);
+    if (cores < 0)
+        cores = two && a->is.serving && a->is.training && !a->is.group && !a->is.split->ride &&
+                !a->plans.entries;
+    a->train_cores = cores;
     if (cores && cores >= a->dev->threads)
         return hzp_fail_param(reterr, HZP_EINVAL, "--train-cores",
                               "--train-cores %d leaves none of the %d cores for serving", cores,
@@ -146,14 +153,14 @@ static int agree_plans(struct hzp_assembly *a, struct hzp_err_text *reterr)
  * products. */
 static int read_plans(struct hzp_assembly *a, struct hzp_err_text *reterr)
 {
-    HZP_TRY(check_beside(a, reterr));
     int ranks = HZP_MAX(a->layout.slice.ranks, 1);
     HZP_TRY(hzp_search_plans(a->is.serving->plans, a->dev, &a->config,
                              hzp_settings_dtype(a->is.model, &a->config), a->is.model->fp8 != 0,
                              a->is.model->kv_fp8 != 0, ranks, &a->plans, &a->tables, reterr));
+    HZP_TRY(choose_beside(a, reterr));
     if (a->is.group)
         return agree_plans(a, reterr);
-    if (a->is.training && !a->is.split->train_cores && !a->is.model->fp8)
+    if (a->is.training && !a->train_cores && !a->is.model->fp8)
         a->chunk_rows =
             a->is.split->ride ? (int32_t)a->is.split->ride : hzp_plan_table_ride(&a->plans);
     return HZP_OK;
@@ -164,7 +171,7 @@ static int read_plans(struct hzp_assembly *a, struct hzp_err_text *reterr)
 static size_t lane_bytes(const struct hzp_assembly *a)
 {
     uint32_t lanes = hzp_plan_table_lanes(&a->plans);
-    if (a->is.serving && a->is.training && a->is.split->train_cores)
+    if (a->is.serving && a->is.training && a->train_cores)
         lanes |= 1u << HZP_LANE_TRAIN;
     return hzp_exec_bytes(a->dev, lanes) + hzp_exec_bytes(a->dev, 0) * (size_t)a->is.executors;
 }
@@ -181,7 +188,7 @@ static size_t half_of_host(void)
  * lane with its own cores. */
 static void shape_beside(struct hzp_assembly *a)
 {
-    int cores = (int)a->is.split->train_cores;
+    int cores = a->train_cores;
     a->beside = hzp_plan_sequential;
     a->beside.ride = (int32_t)a->is.split->ride;
     if (a->beside.ride)
@@ -196,7 +203,7 @@ static void shape_beside(struct hzp_assembly *a)
 static const struct hzp_plan_shape *planned_beside(struct hzp_assembly *a)
 {
     const struct hzp_split_settings *split = a->is.training ? a->is.split : NULL;
-    if (!split || !(split->train_cores || split->ride))
+    if (!split || !(a->train_cores || split->ride))
         return NULL;
     shape_beside(a);
     return &a->beside;
@@ -685,7 +692,7 @@ int hzp_assembly_open_loop(struct hzp_assembly *a, const struct hzp_assembly_loo
         config.plans = a->plans.entries ? &a->plans : NULL;
         config.tables = a->tables.curves ? &a->tables : NULL;
     }
-    if (s && a->trainer && (a->is.split->train_cores || a->is.split->ride)) {
+    if (s && a->trainer && (a->train_cores || a->is.split->ride)) {
         shape_beside(a);
         config.beside = &a->beside;
     }

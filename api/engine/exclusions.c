@@ -112,7 +112,7 @@ static unsigned facts_of(const struct hzp_engine_settings *s, int ranks)
         {s->learning.gate, GATE},
         {s->split.ride, RIDE},
         {s->training.skip > 0 || s->training.swap, SKIP},
-        {s->split.train_cores, CORES},
+        {s->split.train_cores > 0, CORES},
         {s->serving.slots < 2, SLOTS_ONE},
         {s->serving.slots > 2, SLOTS_MORE},
         {s->training.max_staleness < 1, NEVER_BEHIND},

@@ -98,7 +98,7 @@ struct hzp_split_settings {
     const char *goals; /* hzp_policy_parse_goals(); NULL: none */
     double itl_stretch, train_share, train_max, train_min;
     double idle_ms;      /* maximum training per step while no request runs */
-    int64_t train_cores; /* cores reserved for training while requests run; 0: none */
+    int64_t train_cores; /* cores of training while requests run; 0: none; -1: chosen */
     int64_t ride;        /* rows of a riding chunk; 0: where the plan table says so */
 };
 
