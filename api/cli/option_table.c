@@ -136,6 +136,7 @@ static const struct hzp_option canary_parts[] = {
 static const struct hzp_option queue_parts[] = {
     INT("", engine.learning.queue_samples, NULL, 1, BIG, 0, NULL),
     INT("tokens", engine.learning.queue_tokens, NULL, 1, BIG, 0, NULL),
+    SIZE("receipts", engine.learning.receipts, NULL, 0, BIG, 0, NULL),
 };
 static const struct hzp_option eval_parts[] = {
     INT("", train.eval_every, NULL, 0, BIG, 0, NULL),
@@ -389,9 +390,12 @@ const struct hzp_option hzp_option_table[] = {
           "version with fewer is rejected, as are its examples; max-drop: how far the mean "
           "log-probability of its tokens may be below the others', in nats; max-score-drop: the "
           "mean score of its answers (POST /v1/feedback, -1 to 1)"),
-    PARTS("--queue", queue_parts, "65536,tokens=16777216", "N[,tokens=N]", SERVE | BENCH,
-          "maximum examples queued for training, and tokens of them, which bounds memory and how "
-          "late one is learned; more are refused with 429"),
+    PARTS(
+        "--queue", queue_parts, "65536,tokens=16777216,receipts=0", "N[,tokens=N,receipts=SIZE]",
+        SERVE | BENCH,
+        "maximum examples queued for training, and tokens of them, which bounds memory and how "
+        "late one is learned; more are refused with 429; receipts: memory for the newest answers, "
+        "which POST /v1/feedback can then teach from; 0: none are kept"),
     TEXT("--state", engine.learning.state_dir, NULL, "DIR", SERVE | BENCH | CHAT,
          "directory of accepted examples and checkpoints; none: keep nothing; default: "
          "hzpserve/NAME-HASH of the model under $XDG_DATA_HOME or ~/.local/share"),
