@@ -11,6 +11,7 @@
  *
  * {version} is a number, a name or "current".  What takes time is a job (api/learn/versions.h): the
  * answer waits for it, for ?timeout= seconds, and is 200 when it is done, 202 when it is not. */
+#include "api/http/routes/feedback.h"
 #include "api/http/routes/field_table.h"
 #include "api/http/routes/route.h"
 #include "api/http/routes/routes.h"
@@ -443,6 +444,7 @@ enum MHD_Result hzp_route_example_delete(struct hzp_exchange *x)
     if (!strcmp(status, "deleted"))
         return hzp_reply_error(x, MHD_HTTP_NOT_FOUND, NULL, NULL, "example %lld is deleted already",
                                (long long)n);
+    hzp_feedback_forget(x->server->feedback, n);
     struct hzp_version_job job = {.kind = HZP_JOB_FORGET, .example = n};
     return hzp_job_run(x, &job, "forget", json_pack("{s:I}", "example", (json_int_t)n));
 }
