@@ -80,6 +80,8 @@ static int read_kind(struct hzp_parse *p, const json_t *loss, bool pair, struct 
     {
         if (!hzp_among("kind low high beta kl temperature", name))
             return hzp_parse_bad(p, "loss", "has an unknown field \"%.40s\"", name);
+        if (pair && !hzp_among("kind beta", name))
+            return hzp_parse_bad(p, "loss", "of a pair has kind and beta, not %s", name);
     }
     int32_t k = 0;
     while (k < HZP_LOSS_ALL && (!kind || strcmp(kind, kind_name[k])))
@@ -96,9 +98,6 @@ static int read_kind(struct hzp_parse *p, const json_t *loss, bool pair, struct 
                                          : more ? 0.28f
                                                 : 0.2f,
                                  .beta = k == HZP_LOSS_DPPO ? 1e-3f : 0.1f};
-    for (int i = 0; pair && i < HZP_COUNT(known); i++)
-        if (strcmp(known[i], "kind") && strcmp(known[i], "beta") && json_object_get(loss, known[i]))
-            return hzp_parse_bad(p, "loss", "of a pair has kind and beta, not %s", known[i]);
     HZP_TRY(read_number(p, loss, "low", 0, &ret->low));
     HZP_TRY(read_number(p, loss, "high", 0, &ret->high));
     HZP_TRY(read_number(p, loss, "beta", pair ? 1e-4 : 0, &ret->beta));
