@@ -74,7 +74,14 @@ enum hzp_class {
 
 /* The resource of a device that an op exhausts first, or that a lane is for. */
 enum hzp_bound { HZP_BOUND_COMPUTE, HZP_BOUND_MEMORY, HZP_BOUND_NETWORK, HZP_BOUND_COPY };
-enum hzp_dtype { HZP_F32, HZP_BF16, HZP_I16, HZP_I32, HZP_E4M3 /* device/fp8.h */ };
+enum hzp_dtype {
+    HZP_F32,
+    HZP_BF16,
+    HZP_I16,
+    HZP_I32,
+    HZP_E4M3, /* device/fp8.h */
+    HZP_Q8    /* an 8-bit moment: device/q8.h */
+};
 
 struct hzp_link; /* mesh/link.h */
 
@@ -484,9 +491,13 @@ struct hzp_sumsq_args {
  * p is the exact fp32 master: `from` itself if F32; if BF16, bits(p) = from * 2^16 + residual, and
  * on the way out `to` is p rounded (nearest, ties up: (bits + 0x8000) >> 16) and residual the
  * signed rest, so nothing is lost.  norm not finite: `to` = from, all else untouched.
- * from, to, grad, m, v: one shape; to may be from.  m, v F32 or BF16. */
+ * from, to, grad, m, v: one shape; to may be from.  m, v F32 or BF16; or both Q8, which are read by
+ * their scales and get codes and scales anew (device/q8.h): then there is one row, of a multiple of
+ * 64 elements that begins with a block, and all matrices are aligned to 16 bytes. */
 struct hzp_adamw_args {
     struct hzp_mat from, to, residual /* I16, absent for F32 */, grad, m, v;
+    float *m_scale, *v_scale; /* [blocks] of Q8; else NULL */
+    int32_t decayed; /* Q8: elements from here on do not decay, a multiple of 64; 0: all decay */
     const double *sumsq; /* sum over all gradients, before grad_scale */
     float grad_scale;    /* 1 / learned tokens of the update */
     float clip;          /* 0: no clipping */

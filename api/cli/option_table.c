@@ -343,8 +343,9 @@ const struct hzp_option hzp_option_table[] = {
            "activations that the backward pass computes again instead of keeping: none; the wide "
            "ones of the MLP; or all of a layer but its input, a third more work; auto: as needed, "
            "only for examples longer than --micro-rows"),
-    CHOICE("--moments", engine.training.moment_type, "f32", "f32|bf16", LEARN | SEARCH,
-           "data type of AdamW's moments; bf16 takes half of the memory"),
+    CHOICE("--moments", engine.training.moment_type, "f32", "f32|bf16|q8", LEARN | SEARCH,
+           "data type of the optimizer's moments: bf16 takes half of the memory, q8 a quarter, in "
+           "blocks with a scale each (the embedding's stay f32); not with --tensor"),
     PARTS("--shard", shard_parts, "z1=0,z2=0,z3=0", "PARTS", LEARN,
           "ranks that share one copy of the optimizer state (z1), the gradients (z2, a divisor of "
           "z1) and the parameters (z3, a divisor of z2; in a server always 1): more need less "
