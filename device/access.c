@@ -220,6 +220,7 @@ static void of_xent(struct list *l, const struct hzp_xent_args *a)
     array(l, "weight", a->weight, a->x.rows, sizeof(float), READ | OPTIONAL);
     array(l, "how", a->how, HZP_ROW_LOSS_WORDS * (int64_t)a->x.rows, sizeof(float),
           READ | OPTIONAL);
+    array(l, "soft", a->soft, HZP_SOFT_WORDS * (int64_t)a->x.rows, sizeof(float), READ | OPTIONAL);
     array(l, "lp", a->lp, a->x.rows, sizeof(float), WRITE | OPTIONAL);
     array(l, "entropy", a->entropy, a->x.rows, sizeof(float), WRITE | OPTIONAL);
 }

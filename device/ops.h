@@ -358,9 +358,10 @@ struct hzp_collective_args {
  *     DPPO   -keep r A + beta (log r)^2                  keep 0 where A > 0 and p - q > high, or
  *                                                        A < 0 and p - q < -low; otherwise 1
  *     DRO    -A lp + beta/2 (lp - old)^2
+ *     SOFT   -sum p_k lp_k - rest log(max(1 - sum exp(lp_k), 1e-6))     (Hinton et al. 2015)
  *
- * and of each kind  + kl (exp(reference - lp) - (reference - lp) - 1).  A is the advantage; old,
- * reference: log-probabilities of the target by the model that drew it and by another one;
+ * and of each but SOFT  + kl (exp(reference - lp) - (reference - lp) - 1).  A is the advantage;
+ * old, reference: log-probabilities of the target by the model that drew it and by another one;
  * p = exp(lp), q = exp(old), r = exp(lp - old), where lp is rounded to F32, as old was.
  * Differences in exponents and log r are held within +-20; the slope ignores that bound. */
 enum hzp_loss_kind {
@@ -370,8 +371,21 @@ enum hzp_loss_kind {
     HZP_LOSS_CISPO,
     HZP_LOSS_DPPO,
     HZP_LOSS_DRO,
+    HZP_LOSS_SOFT,
     HZP_LOSS_KINDS
 };
+
+/* What a teacher gives the tokens that follow a row: probabilities p_k of the likeliest, and what
+ * counts for all others together: their probability, or 0 to leave them out.  lp_k is token k's
+ * log-probability; the row's target is only what lp is of. */
+enum { HZP_SOFT_MAX = 20 };
+struct hzp_soft {
+    int32_t count;               /* 1 .. HZP_SOFT_MAX */
+    int32_t token[HZP_SOFT_MAX]; /* all different */
+    float p[HZP_SOFT_MAX], rest; /* >= 0 */
+};
+enum { HZP_SOFT_WORDS = sizeof(struct hzp_soft) / 4 };
+
 struct hzp_row_loss {
     int32_t kind;          /* enum hzp_loss_kind */
     float inv_temperature; /* > 0: lp is that of logits times it */
@@ -399,6 +413,7 @@ struct hzp_xent_args {
     const struct hzp_row_loss *how; /* [rows]; NULL: cross-entropy */
     float *lp, *entropy;            /* [rows]; NULL: not wanted */
     float cap;
+    const struct hzp_soft *soft; /* [rows], read in rows of SOFT; NULL: there are none */
 };
 
 /* dtable[id[r] - first] += dy[r], where the table has that row.  dtable [vocab][width] F32, dy

@@ -249,6 +249,7 @@ static const char *check_xent(const struct hzp_xent_args *a)
     RULE(a->x.type == HZP_F32, "x is not F32");
     RULE(!a->dx.ptr || is_float(&a->dx), "dx is neither F32 nor BF16");
     RULE(!a->dx.ptr || same_shape(&a->x, &a->dx), "x and dx differ in shape");
+    RULE(!a->soft || a->how, "soft targets of rows without kinds");
     return NULL;
 }
 

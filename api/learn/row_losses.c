@@ -8,7 +8,7 @@
 
 enum { ADVANTAGE_MAX = 1000, LOGPROB_MIN = -10000, BOUND_MAX = 1000000 };
 
-static const char *const kind_name[HZP_LOSS_KINDS] = {
+static const char *const kind_name[HZP_LOSS_SOFT] = {
     [HZP_LOSS_XENT] = "xent",   [HZP_LOSS_IS] = "is",     [HZP_LOSS_PPO] = "ppo",
     [HZP_LOSS_CISPO] = "cispo", [HZP_LOSS_DPPO] = "dppo", [HZP_LOSS_DRO] = "dro"};
 
@@ -83,9 +83,9 @@ static int read_kind(struct hzp_parse *p, const json_t *loss, struct hzp_row_los
             return hzp_parse_bad(p, "loss", "has an unknown field \"%.40s\"", name);
     }
     int32_t k = 0;
-    while (k < HZP_LOSS_KINDS && (!kind || strcmp(kind, kind_name[k])))
+    while (k < HZP_LOSS_SOFT && (!kind || strcmp(kind, kind_name[k])))
         k++;
-    if (k == HZP_LOSS_KINDS)
+    if (k == HZP_LOSS_SOFT)
         return hzp_parse_bad(p, "loss.kind", "must be xent, is, ppo, cispo, dppo or dro");
     bool ppo = k == HZP_LOSS_PPO;
     *ret = (struct hzp_row_loss){.kind = k,

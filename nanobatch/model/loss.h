@@ -17,6 +17,7 @@ struct hzp_loss {
     const int32_t *target;          /* [rows] the token that each row should predict */
     const float *weight;            /* [rows] of either sign; NULL: all 1 */
     const struct hzp_row_loss *how; /* [rows]; NULL: cross-entropy (device/ops.h) */
+    const struct hzp_soft *soft;    /* [rows] of kind SOFT; NULL: there are none */
     /* [rows] out, once the plan has run; lp and entropy only where there is `how` */
     float *value; /* weighted losses */
     float *lp, *entropy;
@@ -24,7 +25,7 @@ struct hzp_loss {
 };
 
 /* How far the model has moved from the one that drew the targets, over rows of kinds other than
- * XENT; all 0: there are none. */
+ * XENT and SOFT; all 0: there are none. */
 struct hzp_ratio_stats {
     int64_t rows, clipped;    /* clipped: beyond the bound that counts for their kind */
     double sum, squares, max; /* r = exp(lp - old): its sum, sum of squares, maximum */
@@ -36,6 +37,8 @@ void hzp_loss_ratios(const struct hzp_loss *loss, int32_t rows, struct hzp_ratio
 
 /* Its kind is known, its numbers are finite and in range. */
 bool hzp_row_loss_valid(const struct hzp_row_loss *how);
+/* Its tokens are different ones below vocab, its numbers finite and not negative. */
+bool hzp_soft_valid(const struct hzp_soft *soft, int32_t vocab);
 
 /* Rows [row0, row0 + logits.rows) of the loss, whose logits are given.  dlogits, absent: no
  * gradient; it may be logits in F32 models.  Rows are independent, so they are cut into items of

@@ -5,6 +5,7 @@
 
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
 int hzp_micro_create(struct hzp_device *dev, int32_t rows_max, struct hzp_micro **ret)
 {
@@ -12,8 +13,8 @@ int hzp_micro_create(struct hzp_device *dev, int32_t rows_max, struct hzp_micro 
     m->dev = dev;
     m->rows_max = rows_max;
     size_t n = (size_t)rows_max + 1;
-    int r = hzp_device_alloc(dev, HZP_MEM_HOST, n * (16 + HZP_ROW_LOSS_WORDS) * sizeof(int32_t),
-                             &m->memory);
+    size_t words = 16 + HZP_ROW_LOSS_WORDS + HZP_SOFT_WORDS;
+    int r = hzp_device_alloc(dev, HZP_MEM_HOST, n * words * sizeof(int32_t), &m->memory);
     if (r < 0) {
         free(m);
         return r;
@@ -32,6 +33,7 @@ int hzp_micro_create(struct hzp_device *dev, int32_t rows_max, struct hzp_micro 
     m->loss.lp = (float *)(at + 14 * n);
     m->loss.entropy = (float *)(at + 15 * n);
     m->how = (struct hzp_row_loss *)(at + 16 * n);
+    m->soft = (struct hzp_soft *)(m->how + n);
     m->loss.target = m->target;
     hzp_micro_clear(m);
     *ret = m;
@@ -53,6 +55,7 @@ void hzp_micro_clear(struct hzp_micro *m)
     m->row0[0] = 0;
     m->loss.weight = NULL;
     m->loss.how = NULL;
+    m->loss.soft = NULL;
     m->weight_sum = 0;
 }
 
@@ -156,6 +159,17 @@ int hzp_micro_add_losses(struct hzp_micro *m, const int32_t *token, const uint8_
     m->row0[m->docs] = m->rows;
     m->doc_rows_max = HZP_MAX(m->doc_rows_max, rows);
     return HZP_OK;
+}
+
+void hzp_micro_soften(struct hzp_micro *m, int32_t i, const struct hzp_soft *soft)
+{
+    HZP_ASSERT(i >= 0 && i < m->learned);
+    if (!m->loss.soft) /* what is sent to other ranks is defined */
+        memset(m->soft, 0, (size_t)m->rows_max * sizeof(*m->soft));
+    m->soft[i] = *soft;
+    m->how[i].kind = HZP_LOSS_SOFT;
+    m->loss.how = m->how;
+    m->loss.soft = m->soft;
 }
 
 int hzp_micro_add(struct hzp_micro *m, const int32_t *token, const uint8_t *learn, int32_t count)
