@@ -159,7 +159,7 @@ static char *edit(const char *prompt)
         cancelled = false;
         el_resize(editor);
         el_set(editor, EL_PREP_TERM,
-               1); /* el_gets does so after the prompt: Ctrl-C would be a signal till then */
+               1); /* el_gets does it after the prompt: till then Ctrl-C is a signal */
         fputs(PASTE_ON, stdout);
         fflush(stdout);
         line = el_gets(editor, &n);

@@ -2,10 +2,10 @@
 /* api/engine/settings.h - the settings of an engine, and the values that follow from them for a
  * model.
  *
- * Plain values, filled by api/cli/options.c from a command line (api/cli/option_table.c has the
+ * Plain values, filled by api/cli/options.c from a command line (api/cli/options.json has the
  * default and range of each) or by a caller.  Each consumer gets only the struct that it needs.
  *
- * Invariant: values are in the ranges that api/cli/option_table.c states.  Strings are borrowed and
+ * Invariant: values are in the ranges that api/cli/options.json states.  Strings are borrowed and
  * must outlive all users of the struct.
  *
  * Thread: any; constant once handed over.

@@ -2,6 +2,7 @@
 #include "api/learn/examples_parts.h"
 
 #include "base/json.h"
+#include "base/words.h"
 #include "text/chat/learned.h"
 
 #include <limits.h>
@@ -555,33 +556,24 @@ static int no_form(struct hzp_parse *p, const json_t *object)
  * praise.  Files of others have columns of their own; in them such fields are ignored. */
 static int check_fields(struct hzp_parse *p, json_t *object)
 {
-    static const char *const known[] = {
-        "prompt", "completion",    "text",      "tokens",
-        "learn",  "messages",      "tools",     "documents",
-        "output", "conversations", "input",     "instruction",
-        "system", "history",       "functions", "chat_template_kwargs"};
-    /* beside tokens */
-    static const char *const columns[] = {"weights", "loss", "logprobs", "advantages",
-                                          "reference_logprobs"};
+    static const char known[] =
+        "prompt completion text tokens learn messages tools documents output "
+        "conversations input instruction system history functions "
+        "chat_template_kwargs";
+    static const char beside_tokens[] = "weights loss logprobs advantages reference_logprobs";
     const char *name;
     json_t *value;
     const struct hzp_example_fields *named = p->fields ? p->fields : &p->ex->fields;
     bool form = named->prompt || named->completion; /* without any, no_form() says what there is */
-    for (int i = 0; i < HZP_COUNT(known); i++)
-        form |= json_object_get(object, known[i]) != NULL;
+    json_object_foreach(object, name, value) form |= hzp_among(known, name);
     if (!form || p->ex->split)
         return HZP_OK;
     json_object_foreach(object, name, value)
     {
-        int i = 0;
-        while (i < HZP_COUNT(known) && strcmp(name, known[i]))
-            i++;
         bool asked = (named->prompt && !strcmp(name, named->prompt)) ||
                      (named->completion && !strcmp(name, named->completion));
-        bool column = false;
-        for (int k = 0; k < HZP_COUNT(columns) && json_object_get(object, "tokens"); k++)
-            column |= !strcmp(name, columns[k]);
-        if (i < HZP_COUNT(known) || asked || column)
+        bool column = json_object_get(object, "tokens") && hzp_among(beside_tokens, name);
+        if (hzp_among(known, name) || asked || column)
             continue;
         char field[48];
         snprintf(field, sizeof(field), "%.40s", name);

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "api/learn/examples_parts.h"
+#include "base/words.h"
 #include "text/chat/learned.h"
 
 enum { ADVANTAGE_MAX = 1000, LOGPROB_MIN = -10000, BOUND_MAX = 1000000 };
@@ -68,7 +69,6 @@ static int read_number(struct hzp_parse *p, const json_t *loss, const char *name
 
 static int read_kind(struct hzp_parse *p, const json_t *loss, struct hzp_row_loss *ret)
 {
-    static const char *const known[] = {"kind", "low", "high", "beta", "kl", "temperature"};
     const char *name, *kind = json_string_value(json_object_get(loss, "kind"));
     float temperature = 1;
     json_t *value;
@@ -76,10 +76,7 @@ static int read_kind(struct hzp_parse *p, const json_t *loss, struct hzp_row_los
         return hzp_parse_bad(p, "loss", "must be an object with a kind");
     json_object_foreach((json_t *)loss, name, value)
     {
-        int i = 0;
-        while (i < HZP_COUNT(known) && strcmp(known[i], name))
-            i++;
-        if (i == HZP_COUNT(known))
+        if (!hzp_among("kind low high beta kl temperature", name))
             return hzp_parse_bad(p, "loss", "has an unknown field \"%.40s\"", name);
     }
     int32_t k = 0;
