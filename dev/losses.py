@@ -10,6 +10,7 @@ was not written from them.  Needs PyTorch; the test reads the stored numbers onl
 import torch
 
 ROWS, VOCAB = 36, 7
+SOFT_ROWS = 6
 KINDS = ["XENT", "IS", "PPO", "CISPO", "DPPO", "DRO"]
 
 
@@ -82,13 +83,38 @@ def sequences():
     print("};")
 
 
+def soft_rows(number, f32):
+    """Rows of soft targets: the teacher's likeliest tokens, and all others as one outcome."""
+    print("static const struct {\n    float x[LOSSES_VOCAB], weight, inv_temperature;\n    struct hzp_soft soft;\n"
+          "    float loss, dx[LOSSES_VOCAB];\n} soft_losses[SOFT_LOSSES] = {")
+    for row in range(SOFT_ROWS):
+        x = (torch.randn(VOCAB) * 2).double().requires_grad_()
+        teacher = torch.softmax(torch.randn(VOCAB) * 2, 0)
+        p, token = torch.topk(teacher, [1, 3, 5][row % 3])
+        p = [f32(v) for v in p.tolist()]
+        rest = f32(1 - sum(p)) if row % 2 else 0.0
+        weight, inverse = f32([1.0, -0.6, 2.5][row // 2]), f32(1 / 0.7) if row % 3 == 1 else 1.0
+        lp = torch.log_softmax(x * inverse, 0)
+        value = -(torch.tensor(p).double() * lp[token]).sum()
+        if rest:
+            others = [i for i in range(VOCAB) if i not in token.tolist()]
+            value = value - rest * torch.logsumexp(lp[others], 0)
+        value = weight * value
+        value.backward()
+        print("    {{" + ", ".join(number(v) for v in x.tolist()) + f"}},\n     {number(weight)}, {number(inverse)},\n"
+              f"     {{{len(p)}, {{" + ", ".join(str(t) for t in token.tolist()) + "}, {"
+              + ", ".join(number(v) for v in p) + f"}}, {number(rest)}}},\n     {number(value.item())},\n     {{"
+              + ", ".join(number(v) for v in x.grad.tolist()) + "}},")
+    print("};")
+
+
 def main():
     torch.manual_seed(7)
     f32 = lambda x: torch.tensor(x).float().double().item()
     print("/* SPDX-License-Identifier: Apache-2.0 */")
     print("/* tests/opcheck/losses.h - losses, log-probabilities, entropies and gradients of rows, by PyTorch")
     print(f" * {torch.__version__.split('+')[0]}; written by dev/losses.py. */")
-    print(f"enum {{ LOSSES = {ROWS}, LOSSES_VOCAB = {VOCAB} }};")
+    print(f"enum {{ LOSSES = {ROWS}, LOSSES_VOCAB = {VOCAB}, SOFT_LOSSES = {SOFT_ROWS} }};")
     print("static const struct {\n    float x[LOSSES_VOCAB], weight;\n    int32_t target;\n"
           "    struct hzp_row_loss how;\n    float loss, lp, entropy, dx[LOSSES_VOCAB];\n} losses[LOSSES] = {")
     for row in range(ROWS):
@@ -117,6 +143,7 @@ def main():
               + ", ".join(number(v) for v in x.grad.tolist()) + "}},")
     print("};")
     sequences()
+    soft_rows(number, f32)
 
 
 if __name__ == "__main__":

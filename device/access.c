@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* device/access.c - what each op reads and writes. */
 #include "device/operand.h"
+#include "device/q8.h"
 
 struct list {
     struct hzp_operand *item;
@@ -219,6 +220,7 @@ static void of_xent(struct list *l, const struct hzp_xent_args *a)
     array(l, "weight", a->weight, a->x.rows, sizeof(float), READ | OPTIONAL);
     array(l, "how", a->how, HZP_ROW_LOSS_WORDS * (int64_t)a->x.rows, sizeof(float),
           READ | OPTIONAL);
+    array(l, "soft", a->soft, HZP_SOFT_WORDS * (int64_t)a->x.rows, sizeof(float), READ | OPTIONAL);
     array(l, "lp", a->lp, a->x.rows, sizeof(float), WRITE | OPTIONAL);
     array(l, "entropy", a->entropy, a->x.rows, sizeof(float), WRITE | OPTIONAL);
 }
@@ -317,6 +319,9 @@ static void of_adamw(struct list *l, const struct hzp_adamw_args *a)
     mat(l, "grad", &a->grad, READ);
     mat(l, "m", &a->m, READ | WRITE);
     mat(l, "v", &a->v, READ | WRITE);
+    int32_t blocks = HZP_DIV_UP(a->from.cols, HZP_Q8_BLOCK);
+    array(l, "m_scale", a->m_scale, blocks, sizeof(float), READ | WRITE | OPTIONAL);
+    array(l, "v_scale", a->v_scale, blocks, sizeof(float), READ | WRITE | OPTIONAL);
     array(l, "sumsq", a->sumsq, 1, sizeof(*a->sumsq), READ);
 }
 

@@ -24,6 +24,31 @@ HZP_INLINE double hzp_log_ratio(double a, double b)
     return fmin(fmax(a - b, -20.0), 20.0);
 }
 
+/* With soft targets: dx of a token is the weight times `inside` of its probability minus p_k for
+ * token k, and times `outside` of it for each other token. */
+struct hzp_soft_objective {
+    double value, inside, outside;
+};
+
+/* lp [count]: of its tokens. */
+HZP_INLINE struct hzp_soft_objective hzp_soft_objective_of(const struct hzp_soft *s,
+                                                           const double *lp)
+{
+    double value = 0, p = 0, mass = 0, rest = (double)s->rest;
+    for (int k = 0; k < s->count; k++) {
+        value -= (double)s->p[k] * lp[k];
+        p += (double)s->p[k];
+        mass += exp(lp[k]);
+    }
+    double left = fmax(1 - mass, 1e-6);
+    if (rest > 0)
+        value -= rest * log(left);
+    if (1 - mass <= 1e-6) /* there the loss is flat in it */
+        rest = 0;
+    struct hzp_soft_objective o = {value, p + rest, p - rest * mass / left};
+    return o;
+}
+
 /* lp: of the target, before it is rounded to F32. */
 HZP_INLINE struct hzp_objective hzp_objective_of(const struct hzp_row_loss *how, double lp)
 {

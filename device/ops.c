@@ -80,6 +80,7 @@ size_t hzp_dtype_size(enum hzp_dtype type)
     case HZP_I16:
         return 2;
     case HZP_E4M3:
+    case HZP_Q8:
         return 1;
     }
     HZP_ASSERT(!"an element type");

@@ -75,7 +75,14 @@ enum hzp_class {
 
 /* The resource of a device that an op exhausts first, or that a lane is for. */
 enum hzp_bound { HZP_BOUND_COMPUTE, HZP_BOUND_MEMORY, HZP_BOUND_NETWORK, HZP_BOUND_COPY };
-enum hzp_dtype { HZP_F32, HZP_BF16, HZP_I16, HZP_I32, HZP_E4M3 /* device/fp8.h */ };
+enum hzp_dtype {
+    HZP_F32,
+    HZP_BF16,
+    HZP_I16,
+    HZP_I32,
+    HZP_E4M3, /* device/fp8.h */
+    HZP_Q8    /* an 8-bit moment: device/q8.h */
+};
 
 struct hzp_link; /* mesh/link.h */
 
@@ -352,9 +359,10 @@ struct hzp_collective_args {
  *     DPPO   -keep r A + beta (log r)^2                  keep 0 where A > 0 and p - q > high, or
  *                                                        A < 0 and p - q < -low; otherwise 1
  *     DRO    -A lp + beta/2 (lp - old)^2
+ *     SOFT   -sum p_k lp_k - rest log(max(1 - sum exp(lp_k), 1e-6))     (Hinton et al. 2015)
  *
- * and of each kind  + kl (exp(reference - lp) - (reference - lp) - 1).  A is the advantage; old,
- * reference: log-probabilities of the target by the model that drew it and by another one;
+ * and of each but SOFT  + kl (exp(reference - lp) - (reference - lp) - 1).  A is the advantage;
+ * old, reference: log-probabilities of the target by the model that drew it and by another one;
  * p = exp(lp), q = exp(old), r = exp(lp - old), where lp is rounded to F32, as old was.
  * Differences in exponents and log r are held within +-20; the slope ignores that bound. */
 enum hzp_loss_kind {
@@ -364,6 +372,7 @@ enum hzp_loss_kind {
     HZP_LOSS_CISPO,
     HZP_LOSS_DPPO,
     HZP_LOSS_DRO,
+    HZP_LOSS_SOFT,
     HZP_LOSS_KINDS,
     /* of whole sequences (struct hzp_seq_loss_args); to xent, a row of these has f and -f' as they
      * are, in old and advantage */
@@ -372,6 +381,18 @@ enum hzp_loss_kind {
     HZP_LOSS_GSPO,
     HZP_LOSS_ALL
 };
+
+/* What a teacher gives the tokens that follow a row: probabilities p_k of the likeliest, and what
+ * counts for all others together: their probability, or 0 to leave them out.  lp_k is token k's
+ * log-probability; the row's target is only what lp is of. */
+enum { HZP_SOFT_MAX = 20 };
+struct hzp_soft {
+    int32_t count;               /* 1 .. HZP_SOFT_MAX */
+    int32_t token[HZP_SOFT_MAX]; /* all different */
+    float p[HZP_SOFT_MAX], rest; /* >= 0 */
+};
+enum { HZP_SOFT_WORDS = sizeof(struct hzp_soft) / 4 };
+
 struct hzp_row_loss {
     int32_t kind;          /* enum hzp_loss_kind */
     float inv_temperature; /* > 0: lp is that of logits times it */
@@ -399,6 +420,7 @@ struct hzp_xent_args {
     const struct hzp_row_loss *how; /* [rows]; NULL: cross-entropy */
     float *lp, *entropy;            /* [rows]; NULL: not wanted */
     float cap;
+    const struct hzp_soft *soft; /* [rows], read in rows of SOFT; NULL: there are none */
 };
 
 /* What a loss over a sequence is to its rows: out[r] = how[r], where the kind of the sequence's
@@ -512,9 +534,13 @@ struct hzp_sumsq_args {
  * p is the exact fp32 master: `from` itself if F32; if BF16, bits(p) = from * 2^16 + residual, and
  * on the way out `to` is p rounded (nearest, ties up: (bits + 0x8000) >> 16) and residual the
  * signed rest, so nothing is lost.  norm not finite: `to` = from, all else untouched.
- * from, to, grad, m, v: one shape; to may be from.  m, v F32 or BF16. */
+ * from, to, grad, m, v: one shape; to may be from.  m, v F32 or BF16; or both Q8, which are read by
+ * their scales and get codes and scales anew (device/q8.h): then there is one row, of a multiple of
+ * 64 elements that begins with a block, and all matrices are aligned to 16 bytes. */
 struct hzp_adamw_args {
     struct hzp_mat from, to, residual /* I16, absent for F32 */, grad, m, v;
+    float *m_scale, *v_scale; /* [blocks] of Q8; else NULL */
+    int32_t decayed; /* Q8: elements from here on do not decay, a multiple of 64; 0: all decay */
     const double *sumsq; /* sum over all gradients, before grad_scale */
     float grad_scale;    /* 1 / learned tokens of the update */
     float clip;          /* 0: no clipping */

@@ -249,6 +249,7 @@ static const char *check_xent(const struct hzp_xent_args *a)
     RULE(a->x.type == HZP_F32, "x is not F32");
     RULE(!a->dx.ptr || is_float(&a->dx), "dx is neither F32 nor BF16");
     RULE(!a->dx.ptr || same_shape(&a->x, &a->dx), "x and dx differ in shape");
+    RULE(!a->soft || a->how, "soft targets of rows without kinds");
     return NULL;
 }
 
@@ -394,16 +395,40 @@ static const char *check_sumsq(const struct hzp_sumsq_args *a)
     return NULL;
 }
 
+static bool aligned(const struct hzp_mat *m)
+{
+    return (uintptr_t)m->ptr % 16 == 0;
+}
+
+static const char *check_codes_of(const struct hzp_adamw_args *a)
+{
+    RULE(a->m.type == HZP_Q8 && a->v.type == HZP_Q8 && a->m_scale && a->v_scale,
+         "only m or v is Q8, or scales are absent");
+    RULE(a->from.rows <= 1 && a->from.cols % 64 == 0 && a->grad.type == HZP_F32,
+         "with Q8, there is more than a row of a multiple of 64 elements, or grad is not F32");
+    RULE(a->decayed >= 0 && a->decayed <= a->from.cols && a->decayed % 64 == 0,
+         "decayed is no multiple of 64 up to the elements");
+    RULE(aligned(&a->from) && aligned(&a->to) && aligned(&a->residual) && aligned(&a->grad) &&
+             aligned(&a->m) && aligned(&a->v),
+         "with Q8, a matrix is not aligned to 16 bytes");
+    return NULL;
+}
+
 static const char *check_adamw(const struct hzp_adamw_args *a)
 {
+    const char *wrong = NULL;
     RULE(is_float(&a->from) && a->from.type == a->to.type, "from and to differ in type");
     RULE(a->from.type == HZP_F32 ? !a->residual.ptr
                                  : a->residual.ptr && a->residual.type == HZP_I16,
          "residual is not I16 for BF16, absent for F32");
     RULE(!a->residual.ptr || same_shape(&a->from, &a->residual),
          "from and residual differ in shape");
-    RULE(is_float(&a->grad) && is_float(&a->m) && is_float(&a->v),
-         "grad, m or v is neither F32 nor BF16");
+    if (a->m.type == HZP_Q8 || a->v.type == HZP_Q8)
+        wrong = check_codes_of(a);
+    else
+        RULE(is_float(&a->grad) && is_float(&a->m) && is_float(&a->v),
+             "grad, m or v is neither F32 nor BF16");
+    RULE(!wrong, wrong);
     RULE(same_shape(&a->from, &a->to) && same_shape(&a->from, &a->grad) &&
              same_shape(&a->from, &a->m) && same_shape(&a->from, &a->v),
          "from, to, grad, m and v differ in shape");

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "weights/groups.h"
 
+#include "device/q8.h"
+
 #include <string.h>
 
 /* A rank's digits; see the header. */
@@ -133,12 +135,23 @@ struct hzp_groups_model hzp_groups_model(const struct hzp_groups *g,
     for (int32_t u = 0; u < layout->units; u++) {
         size_t room = HZP_ROUND_UP(layout->unit[u].room, granule);
         model.elements += room;
+        if (u == 0)
+            model.embedding = room;
         if (u == 0 && layout->config.tied)
             model.tied = room;
         else
             model.largest = HZP_MAX(model.largest, room);
     }
     return model;
+}
+
+/* Of one moment of all elements. */
+static size_t moment_bytes(const struct hzp_groups_model *m)
+{
+    size_t codes = m->elements - m->embedding;
+    if (m->moment_type != HZP_Q8)
+        return m->elements * hzp_dtype_size(m->moment_type);
+    return codes + (HZP_DIV_UP(codes, (size_t)HZP_Q8_BLOCK) + m->embedding) * sizeof(float);
 }
 
 struct hzp_groups_bytes hzp_groups_bytes(const struct hzp_groups *g,
@@ -148,10 +161,12 @@ struct hzp_groups_bytes hzp_groups_bytes(const struct hzp_groups *g,
     struct hzp_groups_bytes b = {
         .weights = (size_t)m->slots * w * (m->elements / (size_t)g->z3),
         .grads = sizeof(float) * (m->elements / (size_t)(m->ordered ? g->ranks : g->z2)),
-        .state = (2 * hzp_dtype_size(m->moment_type) + residual) * (m->elements / (size_t)g->z1),
+        .residuals = residual * (m->elements / (size_t)g->z1),
+        .state = 2 * (moment_bytes(m) / (size_t)g->z1),
         .gathered = g->z3 > 1 ? w * (3 * m->largest + m->tied) : 0,
         .fresh = g->z2 > 1 || m->ordered ? sizeof(float) * (2 * m->largest + m->tied) : 0,
     };
+    b.state += b.residuals;
     if (m->ordered && g->z1 < g->ranks)
         b.grads += sizeof(float) * (m->elements / (size_t)g->z1);
     b.total = b.weights + b.grads + b.state + b.gathered + b.fresh;
@@ -193,6 +208,7 @@ static struct choice weigh(const struct hzp_groups *g, const struct hzp_layout *
     model.elements = padded.elements;
     model.largest = padded.largest;
     model.tied = padded.tied;
+    model.embedding = padded.embedding;
     return (struct choice){*g, hzp_groups_bytes(g, &model), hzp_groups_wire(g, &model)};
 }
 

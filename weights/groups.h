@@ -98,6 +98,7 @@ struct hzp_groups_model {
     /* The rings have places for the largest unit.  A tied embedding, which both ends of the model
      * use, has a place of its own instead: its elements; 0: not tied. */
     size_t largest, tied;
+    size_t embedding;    /* of the embedding alone: its moments are F32 where others are Q8 */
     enum hzp_dtype type; /* the parameters' type */
     enum hzp_dtype moment_type;
     int32_t slots;  /* versions */
@@ -110,15 +111,16 @@ struct hzp_groups_model hzp_groups_model(const struct hzp_groups *groups,
                                          const struct hzp_layout *layout, bool ordered);
 
 /* Bytes of one rank, with P elements, the largest unit u, a tied embedding e, w bytes a parameter
- * and m a moment:
+ * and m a moment (Q8: 1 + 4 / 256, in units other than the embedding):
  *     slots w P / z3  +  4 P / z2  +  (2 m + [BF16] 2) P / z1
  *     + [z3 > 1] w (3 u + e)  +  [z2 > 1] 4 (2 u + e)
  * In the ordered mode gradients are 4 P / R (+ 4 P / z1 if z1 < R), and their ring is always
  * there. */
 struct hzp_groups_bytes {
     size_t weights, grads, state;
-    size_t gathered; /* the ring of gathered parameters */
-    size_t fresh;    /* the ring of one micro-batch's gradients */
+    size_t residuals; /* that are part of state */
+    size_t gathered;  /* the ring of gathered parameters */
+    size_t fresh;     /* the ring of one micro-batch's gradients */
     size_t total;
 };
 struct hzp_groups_bytes hzp_groups_bytes(const struct hzp_groups *groups,

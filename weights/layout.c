@@ -2,6 +2,7 @@
 #include "weights/layout.h"
 
 #include "base/arena.h"
+#include "device/q8.h"
 #include "weights/families.h"
 
 #include <stdlib.h>
@@ -204,6 +205,38 @@ static void add_disk_tensors(struct hzp_layout *l, const struct hzp_family *fami
         }
 }
 
+/* The layout of 8-bit moments, or of their scales.  A shard is whole blocks (HZP_BLOCK_ELEMENTS),
+ * so shards of scales are cut where those of codes are. */
+static void fit_q8(const struct hzp_layout *l, bool scales, struct hzp_layout **at)
+{
+    struct hzp_layout *to = *at;
+    if (!to) {
+        *at = to = hzp_xcalloc(1, sizeof(*to));
+        to->unit = hzp_xcalloc((size_t)l->units, sizeof(*to->unit));
+        to->config = l->config;
+        to->units = l->units;
+    }
+    to->elements = 0;
+    for (int32_t u = 0; u < l->units; u++) {
+        struct hzp_unit unit = l->unit[u];
+        size_t by = u && scales ? HZP_Q8_BLOCK : 1;
+        bool none = !u && !scales;
+        /* whole words of a checksum, whole vectors */
+        unit.elements = none ? 0 : HZP_ROUND_UP(HZP_DIV_UP(unit.elements, by), (size_t)16);
+        unit.room = none ? 0 : HZP_ROUND_UP(HZP_DIV_UP(unit.room, by), (size_t)16);
+        unit.before = to->elements;
+        unit.decayed = HZP_MIN(unit.decayed, unit.elements);
+        to->elements += unit.elements;
+        to->unit[u] = unit;
+    }
+}
+
+static void fit_moments(struct hzp_layout *l)
+{
+    fit_q8(l, false, &l->codes);
+    fit_q8(l, true, &l->scales);
+}
+
 static void make(const struct hzp_model_config *config, const int32_t *inner,
                  struct hzp_tensor_slice slice, struct hzp_layout *ret)
 {
@@ -228,6 +261,7 @@ static void make(const struct hzp_model_config *config, const int32_t *inner,
     add_unit(ret, -1, 0, head_roles, HZP_COUNT(head_roles));
     add_disk_tensors(ret, family);
     join_runs(ret);
+    fit_moments(ret);
 }
 
 void hzp_layout_make(const struct hzp_model_config *config, struct hzp_layout *ret)
@@ -252,6 +286,7 @@ void hzp_layout_pad(struct hzp_layout *layout, size_t granule)
 {
     for (int32_t u = 0; u < layout->units; u++)
         layout->unit[u].room = HZP_ROUND_UP(layout->unit[u].elements, granule);
+    fit_moments(layout);
 }
 
 size_t hzp_layout_largest(const struct hzp_layout *layout)
@@ -276,6 +311,12 @@ void hzp_layout_free(struct hzp_layout *layout)
     free(layout->unit);
     free(layout->disk);
     free(layout->by_role);
+    if (layout->codes) {
+        hzp_layout_free(layout->codes);
+        hzp_layout_free(layout->scales);
+    }
+    free(layout->codes);
+    free(layout->scales);
     memset(layout, 0, sizeof(*layout));
 }
 

@@ -80,6 +80,10 @@ struct hzp_layout {
     int32_t *by_role;             /* [1 + layers][HZP_ROLE_COUNT] index into tensor; -1: none */
     int32_t tensors, units, disks;
     size_t elements; /* in all units of one version */
+    /* The same units as 8-bit moments have them (device/q8.h), without tensors: `codes` has an
+     * element for each one of a unit, `scales` one for each block.  The embedding's moments are
+     * not in codes: it has nothing in `codes`, and in `scales` its moments themselves, in F32. */
+    struct hzp_layout *codes, *scales;
 };
 
 /* The units of a model and what lies where in them; the caller ends it with hzp_layout_free. */

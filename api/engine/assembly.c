@@ -328,7 +328,7 @@ static int agree_group(struct hzp_assembly *a, struct hzp_err_text *reterr)
         {"--check-plans", a->is.serving->check_plans},
         {"--slots", a->plan.slots},
         {"--micro-rows", a->is.training ? a->plan.recipe.micro_rows : 0},
-        {"--moments (1: bf16)", a->is.training ? a->is.training->moment_type : 0},
+        {"--moments (1: bf16, 2: q8)", a->is.training ? a->is.training->moment_type : 0},
         {"--ordered", a->is.training ? a->is.training->ordered : 0},
         {"pieces of training of operations",
          a->is.training ? (int64_t)a->plan.train.quantum_flops : 0},

@@ -32,6 +32,10 @@ int hzp_group_check(const struct hzp_engine_settings *s, int ranks, struct hzp_e
         return hzp_fail_param(reterr, HZP_EINVAL, "--tensor",
                               "--tensor %d: there are %d ranks, which are not groups of %d", tensor,
                               ranks, tensor);
+    if (!s->no_train && hzp_settings_moments(&s->training) == HZP_Q8)
+        return hzp_fail_param(reterr, HZP_EINVAL, "--moments",
+                              "--moments q8 cannot be used with --tensor: a rank's slice of a "
+                              "matrix has no whole blocks of moments; bf16 can");
     return check_model(s, tensor, reterr);
 }
 

@@ -291,9 +291,7 @@ static void plan_training(const struct hzp_memory_request *q, const struct hzp_l
         plan_longest(q, layout, plan);
     struct hzp_groups_bytes b = sharded_bytes(q, layout, plan);
     size_t bytes = hzp_train_space_bytes(layout, plan->dtype, &plan->train);
-    size_t moment = hzp_dtype_size(plan->recipe.moment_type);
-    size_t residual = plan->dtype == HZP_BF16 ? sizeof(int16_t) : 0;
-    size_t residuals = b.state / (2 * moment + residual) * residual;
+    bool q8 = plan->recipe.moment_type == HZP_Q8;
     size_t copy = q->gate ? b.state : 0;
     size_t rest = bytes - HZP_MIN(bytes, b.grads + b.fresh + b.state + copy);
     const struct hzp_groups g = hzp_shards_of(&q->shards).groups;
@@ -302,10 +300,13 @@ static void plan_training(const struct hzp_memory_request *q, const struct hzp_l
     add(plan, "gradients", b.grads, "one of F32 per parameter%s", part_text(sums, part));
     if (b.fresh)
         add(plan, "fresh", b.fresh, "gradients of one micro-batch, a ring of two layers");
-    add(plan, "moments", b.state - residuals, "two of %s per parameter%s",
-        plan->recipe.moment_type == HZP_BF16 ? "BF16" : "F32", part_text(g.z1, part));
-    if (residual)
-        add(plan, "residuals", residuals, "the lower half of the F32 master weights%s",
+    add(plan, "moments", b.state - b.residuals, "two of %s per parameter%s%s",
+        q8                                     ? "8 bits"
+        : plan->recipe.moment_type == HZP_BF16 ? "BF16"
+                                               : "F32",
+        q8 ? ", of the embedding in F32" : "", part_text(g.z1, part));
+    if (b.residuals)
+        add(plan, "residuals", b.residuals, "the lower half of the F32 master weights%s",
             part_text(g.z1, part));
     if (copy)
         add(plan, "gate", copy, "a copy of moments and residuals, for drafts that fail");
@@ -356,7 +357,8 @@ static void advise(const struct hzp_memory_request *q, const struct hzp_memory_p
         bool helps;
         const char *option;
     } advice[] = {
-        {plan->trains && plan->recipe.moment_type != HZP_BF16, "--moments bf16"},
+        {plan->trains && plan->recipe.moment_type == HZP_F32, "--moments bf16"},
+        {plan->trains && plan->recipe.moment_type == HZP_BF16, "--moments q8"},
         {plan->dtype != HZP_BF16, "--dtype bf16"},
         {plan->serves, "a smaller --kv-memory"},
         {plan->serves && q->slots > 2, "fewer --slots"},

@@ -30,7 +30,8 @@ int32_t hzp_settings_rows(const struct hzp_serving_settings *settings)
 
 enum hzp_dtype hzp_settings_moments(const struct hzp_training_settings *settings)
 {
-    return settings->moment_type ? HZP_BF16 : HZP_F32;
+    static const enum hzp_dtype type[] = {HZP_F32, HZP_BF16, HZP_Q8};
+    return type[settings->moment_type];
 }
 
 uint64_t hzp_settings_quantum(const struct hzp_training_settings *settings)

@@ -9,6 +9,7 @@
 
 enum { ADVANTAGE_MAX = 1000, LOGPROB_MIN = -10000, BOUND_MAX = 1000000 };
 
+/* NULL: no example has it. */
 static const char *const kind_name[HZP_LOSS_ALL] = {
     [HZP_LOSS_XENT] = "xent",   [HZP_LOSS_IS] = "is",     [HZP_LOSS_PPO] = "ppo",
     [HZP_LOSS_CISPO] = "cispo", [HZP_LOSS_DPPO] = "dppo", [HZP_LOSS_DRO] = "dro",
@@ -84,7 +85,7 @@ static int read_kind(struct hzp_parse *p, const json_t *loss, bool pair, struct 
             return hzp_parse_bad(p, "loss", "of a pair has kind and beta, not %s", name);
     }
     int32_t k = 0;
-    while (k < HZP_LOSS_ALL && (!kind || strcmp(kind, kind_name[k])))
+    while (k < HZP_LOSS_ALL && (!kind || !kind_name[k] || strcmp(kind, kind_name[k])))
         k++;
     bool of_pair = k == HZP_LOSS_DPO || k == HZP_LOSS_IPO;
     if (k == HZP_LOSS_ALL || of_pair != pair)

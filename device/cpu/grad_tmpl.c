@@ -94,6 +94,39 @@ static void gradient_capped(const struct hzp_xent_args *a, const float *x, void 
     });
 }
 
+/* The elements of dx that are not what the others are. */
+struct hits {
+    int count, at[HZP_SOFT_MAX];
+    float value[HZP_SOFT_MAX];
+};
+
+INLINE double cap_factor(const struct hzp_xent_args *a, double x)
+{
+    return a->cap > 0 ? 1 - x / (double)a->cap * (x / (double)a->cap) : 1;
+}
+
+/* As row_loss, of a row of SOFT: what the probabilities of other tokens are multiplied by. */
+static double soft_row(const struct hzp_xent_args *a, int r, const float *x, double lse,
+                       struct hits *hits)
+{
+    const struct hzp_soft *s = &a->soft[r];
+    double weight = a->weight ? a->weight[r] : 1, scale = a->how[r].inv_temperature;
+    double lp[HZP_SOFT_MAX];
+    for (int k = 0; k < s->count; k++)
+        lp[k] = scale * x[s->token[k]] - lse;
+    struct hzp_soft_objective o = hzp_soft_objective_of(s, lp);
+    a->loss[r] = (float)(weight * o.value);
+    if (a->lp)
+        a->lp[r] = (float)(scale * x[a->target[r]] - lse);
+    hits->count = s->count;
+    for (int k = 0; k < s->count; k++) {
+        double slope = o.inside * exp(lp[k]) - (double)s->p[k];
+        hits->at[k] = s->token[k];
+        hits->value[k] = (float)(weight * scale * slope * cap_factor(a, x[s->token[k]]));
+    }
+    return weight * o.outside;
+}
+
 static void xent_row(const struct hzp_xent_args *a, int r)
 {
     const float *x = hzp_cpu_row(&a->x, r);
@@ -105,37 +138,38 @@ static void xent_row(const struct hzp_xent_args *a, int r)
         no_loss(a, r, dx);
         return;
     }
-    double lse = row_lse(x, cols, scale), lp = (double)scale * x[target] - lse;
-    double by = row_loss(a, r, lp) * scale;
+    struct hits hits = {.count = 1, .at = {target}};
+    double lse = row_lse(x, cols, scale), lp = (double)scale * x[target] - lse, by;
+    /* Before dx is written, which may lie on x, in BF16, too. */
+    if (a->soft && a->how[r].kind == HZP_LOSS_SOFT) {
+        by = soft_row(a, r, x, lse, &hits) * scale;
+    } else {
+        by = row_loss(a, r, lp) * scale;
+        hits.value[0] = (float)(by * (exp(lp) - 1) * cap_factor(a, x[target]));
+    }
     if (a->entropy)
         a->entropy[r] = row_entropy(x, cols, scale, lse);
     if (!dx)
         return;
-    /* Before dx is written, which may lie on x, in BF16, too. */
-    double t = a->cap > 0 ? x[target] / (double)a->cap : 0;
-    float hit = (float)(by * (exp(lp) - 1) * (1 - t * t));
     /* lse is split into high and low: the rounding error of a float near 200 would be a relative
      * error of 8e-6 in every probability, while x - high is exact where it matters. */
     vf high = vset(-(float)lse), low = vset((float)(lse - (float)lse));
     vf each = vset((float)by), times = vset(scale);
     if (a->cap > 0) {
         gradient_capped(a, x, dx, each, times, high, low);
-        vput(dx, (size_t)target, a->dx.type, vset(hit), 1);
-        return;
-    }
-    if (a->dx.type ==
-        HZP_BF16) { /* ascending: what is written lies below what is still to be read */
+    } else if (a->dx.type ==
+               HZP_BF16) { /* ascending: what is written lies below what is still to be read */
         EACH(c, cols,
              vstore_bf16((uint16_t *)dx + c,
                          vmul(each, vexp(vsub(vfma(vload(x + c, left), times, high), low))),
                          left););
-        ((uint16_t *)dx)[target] = hzp_bf16_from_f32(hit);
     } else {
         EACH(c, cols,
              vstore((float *)dx + c,
                     vmul(each, vexp(vsub(vfma(vload(x + c, left), times, high), low))), left););
-        ((float *)dx)[target] = hit;
     }
+    for (int k = 0; k < hits.count; k++)
+        vput(dx, (size_t)hits.at[k], a->dx.type, vset(hits.value[k]), 1);
 }
 
 static void xent_rows(void *ctx, int begin, int end, int thread)

@@ -6,6 +6,7 @@
  */
 #include "device/cpu/vec_tmpl.h"
 #include "device/philox.h"
+#include "device/q8.h"
 
 enum { PIECE = 16384 };
 
@@ -79,9 +80,123 @@ INLINE void adamw_piece(const struct adamw *w, size_t n, const void *from, void 
     });
 }
 
+/* Vectors of codes and of whole numbers, as wide as vf. */
+typedef int8_t vs8 __attribute__((vector_size(VL)));
+typedef uint8_t vu8 __attribute__((vector_size(VL)));
+typedef int32_t vs32 __attribute__((vector_size(4 * VL), may_alias));
+typedef uint32_t vu32 __attribute__((vector_size(4 * VL), may_alias));
+typedef float vf32 __attribute__((vector_size(4 * VL), may_alias));
+
+INLINE vf vabs(vf x)
+{
+    return (vf)((vs32)x & 0x7fffffff);
+}
+INLINE vf codes_first(const int8_t *p)
+{
+    vs8 code;
+    memcpy(&code, p, sizeof(code));
+    return (vf) __builtin_convertvector(code, vf32);
+}
+INLINE vf codes_second(const uint8_t *p)
+{
+    vu8 code;
+    memcpy(&code, p, sizeof(code));
+    return (vf) __builtin_convertvector(code, vf32);
+}
+INLINE void store_codes(void *p, vf whole)
+{
+    vs8 code = __builtin_convertvector(__builtin_convertvector((vf32)whole, vs32), vs8);
+    memcpy(p, &code, sizeof(code));
+}
+
+/* A block while it is updated: first moments, and the roots of the second ones. */
+struct block8 {
+    float m[HZP_Q8_BLOCK], root[HZP_Q8_BLOCK];
+};
+
+/* The codes and scales of what device/q8.h says, n a multiple of VL. */
+INLINE void block8_put(const struct block8 *b, int n, float largest, float largest_root, int8_t *m,
+                       uint8_t *v, float *m_scale, float *v_scale)
+{
+    *m_scale = hzp_q8_scale(largest);
+    *v_scale = hzp_q8_scale(largest_root);
+    vf by_m = vset(*m_scale > 0 ? HZP_Q8_FIRST * HZP_Q8_FIRST / sqrtf(*m_scale) : 0);
+    vf by_v = vset(*v_scale > 0 ? HZP_Q8_SECOND * HZP_Q8_SECOND / *v_scale : 0);
+    for (int i = 0; i < n; i += VL) {
+        vf x = vload(b->m + i, VL), root = vload(b->root + i, VL);
+        vf y = vmin(vsqrt(vmul(vsqrt(vabs(x)), by_m)), vset(HZP_Q8_FIRST));
+        vs32 sign = (vs32)x & INT32_MIN;
+        store_codes(m + i, (vf)((vs32)vround(y) | sign));
+        vu32 hash = ((vu32)root >> 6) * 0x9e3779b1u;
+        vf dither =
+            vsub(vmul((vf) __builtin_convertvector((vs32)(hash >> 8), vf32), vset(0x1p-24f)),
+                 vset(0.5f));
+        vf k = vsqrt(vmul(root, by_v)), least = vmin(vmul(k, vset(1e30f)), vset(1));
+        k = vmin(vround(vadd(k, dither)), vset(HZP_Q8_SECOND));
+        store_codes(v + i, vmax(k, least));
+    }
+}
+
+/* One block of n elements, a multiple of 64; those from `decayed` on do not decay. */
+INLINE void adamw_block8(const struct adamw *w, int n, int decayed, const void *from, void *to,
+                         void *residual, const float *grad, int8_t *m, uint8_t *v, float *m_scale,
+                         float *v_scale, enum hzp_dtype type)
+{
+    vf scale = vset(w->scale), beta1 = vset(w->beta1), rest1 = vset(w->rest1), step = vset(w->step);
+    vf beta2 = vset(w->beta2), rest2 = vset(w->rest2), eps = vset(w->eps), ahead = vset(w->ahead);
+    vf first = vset(*m_scale), second = vset(*v_scale), undo_root = vset(sqrtf(w->undo_v));
+    vf top = vzero(), top_root = vzero();
+    struct block8 b;
+    for (int i = 0; i < n; i += VL) {
+        vf g = vmul(vload(grad + i, VL), scale);
+        vf p = type == HZP_F32
+                   ? vload((const float *)from + i, VL)
+                   : master_load((const uint16_t *)from + i, (const int16_t *)residual + i, VL);
+        vf q = vmul(codes_first(m + i), vset(1 / HZP_Q8_FIRST));
+        vf old = vmul(first, vmul(vmul(q, q), vmul(q, vabs(q))));
+        q = vmul(codes_second(v + i), vset(1 / HZP_Q8_SECOND));
+        vf root = vmul(second, vmul(q, q));
+        vf mm = vfma(beta1, old, vmul(rest1, g));
+        vf vv = vfma(beta2, vmul(root, root), vmul(vmul(rest2, g), g));
+        root = vsqrt(vv);
+        vf along = w->ahead > 0 ? vfma(ahead, g, mm) : mm;
+        vf keep = i < decayed ? vset(w->keep) : vset(1);
+        p = vfnma(step, vdiv(along, vfma(root, undo_root, eps)), vmul(p, keep));
+        top = vmax(vabs(mm), top);
+        top_root = vmax(root, top_root);
+        vstore(b.m + i, mm, VL);
+        vstore(b.root + i, root, VL);
+        if (type == HZP_F32)
+            vstore((float *)to + i, p, VL);
+        else
+            master_store((uint16_t *)to + i, (int16_t *)residual + i, p, VL);
+    }
+    block8_put(&b, n, vtop(top), vtop(top_root), m, v, m_scale, v_scale);
+}
+
+/* Elements [c, c + n) of the row, where c begins a block. */
+static void adamw_blocks8(const struct adamw *w, int c, int n, const void *from, void *to,
+                          void *rest, const float *g, int8_t *m, uint8_t *v)
+{
+    const struct hzp_adamw_args *a = w->args;
+    int decayed = a->decayed ? a->decayed - c : n;
+    size_t size = a->from.type == HZP_F32 ? 4 : 2;
+    for (int i = 0; i < n; i += HZP_Q8_BLOCK) {
+        int block = (c + i) / HZP_Q8_BLOCK, some = HZP_MIN(n - i, HZP_Q8_BLOCK);
+        const char *f = (const char *)from + (size_t)i * size;
+        char *t = (char *)to + (size_t)i * size;
+        if (size == 4)
+            adamw_block8(w, some, decayed - i, f, t, NULL, g + i, m + i, v + i, a->m_scale + block,
+                         a->v_scale + block, HZP_F32);
+        else
+            adamw_block8(w, some, decayed - i, f, t, (int16_t *)rest + i, g + i, m + i, v + i,
+                         a->m_scale + block, a->v_scale + block, HZP_BF16);
+    }
+}
+
 static void *piece_at(const struct hzp_mat *mat, int r, int c)
 {
-    size_t size = mat->type == HZP_F32 ? 4 : 2;
+    size_t size = mat->type == HZP_F32 ? 4 : mat->type == HZP_Q8 ? 1 : 2;
     return mat->ptr ? (char *)hzp_cpu_row(mat, r) + (size_t)c * size : NULL;
 }
 
@@ -102,6 +217,8 @@ static void adamw_pieces(void *ctx, int begin, int end, int thread)
 
         if (w->skip)
             memmove(to, from, n * (type == HZP_F32 ? 4 : 2));
+        else if (a->m.type == HZP_Q8)
+            adamw_blocks8(w, c, (int)n, from, to, rest, g, m, v);
         else if (f32 && type == HZP_BF16)
             adamw_piece(w, n, from, to, rest, g, m, v, HZP_BF16, HZP_F32, HZP_F32, HZP_F32);
         else if (f32)

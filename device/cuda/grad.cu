@@ -80,6 +80,30 @@ static __device__ float row_loss(const struct hzp_xent_args &a, int r, double lp
     return learned ? (float)(weight * o.slope) : 0;
 }
 
+/* As row_loss, of a row of SOFT; thread k < count gets its token's element of dx, or at becomes
+ * -1. */
+static __device__ float soft_loss(const struct hzp_xent_args &a, int r, const float *x, double lse,
+                                  int *ret_at, float *ret_hit)
+{
+    const struct hzp_soft &s = a.soft[r];
+    double weight = a.weight ? a.weight[r] : 1, scale = a.how[r].inv_temperature;
+    double lp[HZP_SOFT_MAX];
+    for (int k = 0; k < s.count; k++)
+        lp[k] = x[s.token[k]] * scale - lse;
+    struct hzp_soft_objective o = hzp_soft_objective_of(&s, lp);
+    int k = threadIdx.x;
+    *ret_at = k < s.count ? s.token[k] : -1;
+    if (*ret_at >= 0)
+        *ret_hit = (float)(weight * scale * (o.inside * exp(lp[k]) - s.p[k])) *
+                   cap_slope(x[*ret_at], a.cap);
+    if (threadIdx.x == 0) {
+        a.loss[r] = (float)(weight * o.value);
+        if (a.lp)
+            a.lp[r] = (float)(x[a.target[r]] * scale - lse);
+    }
+    return (float)(weight * o.outside);
+}
+
 /* OVER: a row of dx lies in the first half of x's, in BF16.  A tile of dx lies on floats of this tile
  * or earlier ones, so the block reads a tile before it writes it.  MORE: other losses than plain
  * cross-entropy, or further outputs; without them fewer registers let more blocks run at a time. */
@@ -90,13 +114,19 @@ template <class T, int N, bool OVER, bool MORE> static __global__ void xent(stru
     float top, scale = MORE && a.how ? a.how[r].inv_temperature : 1;
     double sum;
     row_mass<N>(x, cols, scale, &top, &sum);
-    float at_target = target < 0 ? 0 : x[target];
-    float by =
-        row_loss<MORE>(a, r, (double)at_target * scale - top - log(sum), target >= 0) * scale;
+    float at_target = target < 0 ? 0 : x[target], by, hit = 0;
+    bool learned = target >= 0;
+    int at = -1; /* of SOFT: the token of this thread */
+    if (MORE && a.soft && learned && a.how[r].kind == HZP_LOSS_SOFT) {
+        by = soft_loss(a, r, x, top + log(sum), &at, &hit) * scale;
+        target = -1;
+    } else {
+        by = row_loss<MORE>(a, r, (double)at_target * scale - top - log(sum), learned) * scale;
+    }
     if (MORE && a.entropy) {
         float entropy = row_entropy<N>(x, cols, scale, top, sum);
         if (threadIdx.x == 0)
-            a.entropy[r] = target < 0 ? 0 : entropy;
+            a.entropy[r] = learned ? entropy : 0;
     }
     if (!a.dx.ptr)
         return;
@@ -115,11 +145,16 @@ template <class T, int N, bool OVER, bool MORE> static __global__ void xent(stru
 #pragma unroll
         for (int k = 0; k < N; k++)
             v[k] =
-                target < 0
+                !learned
                     ? 0
                     : by * cap_slope(v[k], a.cap) *
                           (expf(fmaf(v[k], scale, -top)) * share - (c + k == target ? 1.0f : 0.0f));
         store_n(dx + c, v);
+    }
+    if (MORE && a.soft) {
+        __syncthreads();
+        if (at >= 0)
+            store(dx + at, hit);
     }
 }
 

@@ -4,6 +4,7 @@
  */
 #include "device/cuda/kernel.cuh"
 #include "device/philox.h"
+#include "device/q8.h"
 
 enum { THREADS = 256, PARTS_MAX = 1024 };
 
@@ -117,8 +118,8 @@ static __device__ __forceinline__ void master_put(const struct hzp_adamw_args &a
     }
 }
 
-template <class T, class M, class V, class G, int N>
-static __global__ void adamw(struct hzp_adamw_args a, struct adam h)
+/* What gradients are multiplied by; *ret_bad: the norm is not finite.  For all threads of a block. */
+static __device__ float gradient_scale(const struct hzp_adamw_args &a, bool *ret_bad)
 {
     HZP_SHARED(float, scale);
     HZP_SHARED(int, bad);
@@ -129,6 +130,15 @@ static __global__ void adamw(struct hzp_adamw_args a, struct adam h)
                                    : (double)a.grad_scale);
     }
     __syncthreads();
+    *ret_bad = bad;
+    return scale;
+}
+
+template <class T, class M, class V, class G, int N>
+static __global__ void adamw(struct hzp_adamw_args a, struct adam h)
+{
+    bool bad;
+    float scale = gradient_scale(a, &bad);
     EACH(i, (int64_t)a.from.rows * (a.from.cols / N))
     {
         place at = place_of<N>(i, a.from.cols);
@@ -171,6 +181,106 @@ static int adamw_as(struct hzp_lane *lane, const struct hzp_adamw_args *a, const
     return hzp_cuda_launched(lane, "adamw");
 }
 
+/* Eight codes, aligned to 8 bytes. */
+static __device__ __forceinline__ void load_codes(const void *p, uint8_t (&ret)[8])
+{
+    uint2 word = *reinterpret_cast<const uint2 *>(p);
+#pragma unroll
+    for (int k = 0; k < 8; k++)
+        ret[k] = (uint8_t)((k < 4 ? word.x : word.y) >> (8 * (k % 4)));
+}
+
+static __device__ __forceinline__ void store_bytes(void *p, const uint8_t (&code)[8])
+{
+    uint32_t word[2] = {0, 0};
+#pragma unroll
+    for (int k = 0; k < 8; k++)
+        word[k / 4] |= (uint32_t)code[k] << (8 * (k % 4));
+    *reinterpret_cast<uint2 *>(p) = make_uint2(word[0], word[1]);
+}
+
+/* The update of eight elements with 8-bit moments: m becomes the first ones, root the roots of the
+ * second ones. */
+template <class T>
+static __device__ __forceinline__ void adamw_eight(const struct hzp_adamw_args &a,
+                                                   const struct adam &h, place at, float scale,
+                                                   float (&m)[8], float (&root)[8])
+{
+    int block = at.c / HZP_Q8_BLOCK;
+    float p[8], g[8], keep = a.decayed && at.c >= a.decayed ? 1 : h.keep;
+    float first = a.m_scale[block], second = a.v_scale[block], undo = sqrtf(h.undo_v);
+    uint8_t code_m[8], code_v[8];
+    master_get<T>(a, at, p);
+    load_n(row_of<float>(a.grad, 0) + at.c, g);
+    load_codes(row_of<uint8_t>(a.m, 0) + at.c, code_m);
+    load_codes(row_of<uint8_t>(a.v, 0) + at.c, code_v);
+#pragma unroll
+    for (int k = 0; k < 8; k++) {
+        float old = hzp_q8_root(code_v[k], second);
+        g[k] *= scale;
+        m[k] = h.beta1 * hzp_q8_first((int8_t)code_m[k], first) + h.rest1 * g[k];
+        root[k] = sqrtf(h.beta2 * (old * old) + h.rest2 * g[k] * g[k]);
+        float along = m[k] * h.undo_m;
+        if (h.part_g > 0)
+            along += h.part_g * g[k];
+        p[k] = p[k] * keep - h.lr * along / (root[k] * undo + h.eps);
+    }
+    master_put<T>(a, at, p);
+}
+
+/* Each warp updates a block of moments, each thread eight elements. */
+template <class T> static __global__ void adamw_q8(struct hzp_adamw_args a, struct adam h)
+{
+    bool bad;
+    float scale = gradient_scale(a, &bad);
+    int64_t warps = (int64_t)gridDim.x * (blockDim.x / 32);
+    int64_t block = blockIdx.x * (int64_t)(blockDim.x / 32) + threadIdx.x / 32;
+    for (; block < HZP_DIV_UP(a.from.cols, HZP_Q8_BLOCK); block += warps) {
+        place at = {0, (int32_t)(block * HZP_Q8_BLOCK + threadIdx.x % 32 * 8)};
+        bool inside = at.c < a.from.cols;
+        float m[8] = {0}, root[8] = {0}, top = 0, top_root = 0;
+        if (bad && inside) {
+            load_n(row_of<T>(a.from, 0) + at.c, m);
+            store_n(row_of<T>(a.to, 0) + at.c, m);
+        }
+        if (bad)
+            continue;
+        if (inside)
+            adamw_eight<T>(a, h, at, scale, m, root);
+#pragma unroll
+        for (int k = 0; k < 8; k++) {
+            top = fmaxf(top, fabsf(m[k]));
+            top_root = fmaxf(top_root, root[k]);
+        }
+        float first = hzp_q8_scale(warp_max(top)), second = hzp_q8_scale(warp_max(top_root));
+        uint8_t code_m[8], code_v[8];
+#pragma unroll
+        for (int k = 0; k < 8; k++) {
+            code_m[k] = (uint8_t)hzp_q8_from_first(m[k], first);
+            code_v[k] = hzp_q8_from_root(root[k], second);
+        }
+        if (inside) {
+            store_bytes(row_of<uint8_t>(a.m, 0) + at.c, code_m);
+            store_bytes(row_of<uint8_t>(a.v, 0) + at.c, code_v);
+        }
+        __syncwarp(); /* all have read the old scales */
+        if (threadIdx.x % 32 == 0) {
+            a.m_scale[block] = first;
+            a.v_scale[block] = second;
+        }
+    }
+}
+
+static int adamw_codes(struct hzp_lane *lane, const struct hzp_adamw_args *a, const struct adam &h)
+{
+    unsigned grid = grid_for(lane, (int64_t)HZP_DIV_UP(a->from.cols, HZP_Q8_BLOCK) * 32, THREADS);
+    if (a->from.type == HZP_BF16)
+        start(lane, grid, THREADS, 0, adamw_q8<uint16_t>, *a, h);
+    else
+        start(lane, grid, THREADS, 0, adamw_q8<float>, *a, h);
+    return hzp_cuda_launched(lane, "adamw");
+}
+
 extern "C" int hzp_cuda_adamw(struct hzp_lane *lane, const void *args)
 {
     const struct hzp_adamw_args *a = (const struct hzp_adamw_args *)args;
@@ -185,6 +295,8 @@ extern "C" int hzp_cuda_adamw(struct hzp_lane *lane, const void *args)
     h.undo_m = a->part_m > 0 ? a->part_m : (float)(1 / (1 - pow((double)a->beta1, a->t)));
     h.part_g = a->part_g;
     h.undo_v = (float)(1 / (1 - pow((double)a->beta2, a->t)));
+    if (a->m.type == HZP_Q8)
+        return adamw_codes(lane, a, h);
     return with_type(a->from.type, [&](auto *t) {
         return with_type(a->m.type, [&](auto *m) {
             return with_type(a->v.type, [&](auto *v) {

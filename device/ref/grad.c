@@ -43,6 +43,44 @@ static double loss_of(const struct hzp_row_loss *h, double lp, double *ret_slope
     return f + (h->kl != 0 ? h->kl * (exp(gap) - gap - 1) : 0);
 }
 
+/* The loss of a row with soft targets, given log-probabilities of all tokens, and its derivative to
+ * each logit: that of lp_k to logit c is (c is token k) - probability of c. */
+static double soft_loss_of(const struct hzp_soft *s, const double *lp, int32_t cols, double *slope)
+{
+    double f = 0, inside = 0, rest = 0;
+    for (int32_t k = 0; k < s->count; k++) {
+        f -= (double)s->p[k] * lp[s->token[k]];
+        inside += exp(lp[s->token[k]]);
+    }
+    if (s->rest > 0)
+        f -= (double)s->rest * log(fmax(1 - inside, 1e-6));
+    if (s->rest > 0 && 1 - inside > 1e-6)
+        rest = (double)s->rest / (1 - inside);
+    for (int32_t c = 0; c < cols; c++) {
+        slope[c] = -rest * exp(lp[c]) * inside;
+        for (int32_t k = 0; k < s->count; k++)
+            slope[c] += (double)s->p[k] * (exp(lp[c]) - (c == s->token[k])) +
+                        rest * (c == s->token[k]) * exp(lp[c]);
+    }
+    return f;
+}
+
+/* A row of kind SOFT; lse is that of its logits times `by`. */
+static void soft_row(const struct hzp_xent_args *a, int32_t r, double by, double lse)
+{
+    int32_t cols = a->x.cols;
+    double weight = a->weight ? a->weight[r] : 1;
+    double *lp = hzp_xcalloc(2 * (size_t)cols, sizeof(*lp)), *slope = lp + cols;
+    for (int32_t c = 0; c < cols; c++)
+        lp[c] = by * ref_get(&a->x, r, c) - lse;
+    a->loss[r] = (float)(weight * soft_loss_of(&a->soft[r], lp, cols, slope));
+    for (int32_t c = 0; a->dx.ptr && c < cols; c++) {
+        double x = ref_get(&a->x, r, c), cap = a->cap > 0 ? 1 - x / a->cap * (x / a->cap) : 1;
+        ref_put(&a->dx, r, c, weight * by * cap * slope[c]);
+    }
+    free(lp);
+}
+
 static void xent_row(const struct hzp_xent_args *a, int32_t r)
 {
     static const struct hzp_row_loss plain = {.kind = HZP_LOSS_XENT, .inv_temperature = 1};
@@ -59,12 +97,16 @@ static void xent_row(const struct hzp_xent_args *a, int32_t r)
         double z = by * ref_get(&a->x, r, c) - lse;
         mean += z == -INFINITY ? 0 : exp(z) * z;
     }
-    double f = loss_of(how, lp, &slope);
-    a->loss[r] = target < 0 ? 0 : (float)(weight * f);
     if (a->lp)
         a->lp[r] = (float)lp;
     if (a->entropy)
         a->entropy[r] = target < 0 ? 0 : (float)-mean;
+    if (how->kind == HZP_LOSS_SOFT && target >= 0) {
+        soft_row(a, r, by, lse);
+        return;
+    }
+    double f = loss_of(how, lp, &slope);
+    a->loss[r] = target < 0 ? 0 : (float)(weight * f);
     for (int32_t c = 0; a->dx.ptr && c < a->x.cols; c++) {
         double x = ref_get(&a->x, r, c), p = exp(by * x - lse);
         double f_cap = a->cap > 0 ? 1 - x / a->cap * (x / a->cap) : 1;

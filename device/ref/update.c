@@ -1,9 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* device/ref/update.c - the optimizer's update and the audit before publication. */
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
+#include "base/arena.h"
 #include "device/philox.h"
+#include "device/q8.h"
 #include "device/ref/ref.h"
 
 static int ref_sumsq(struct hzp_lane *lane, const void *args)
@@ -34,6 +37,45 @@ static void master_put(const struct hzp_adamw_args *a, int32_t r, int32_t c, flo
                          &((int16_t *)ref_at(&a->residual, r))[c]);
 }
 
+/* The moments of one element. */
+struct moments {
+    double m, v;
+};
+
+static struct moments moments_get(const struct hzp_adamw_args *a, int32_t r, int32_t c)
+{
+    if (a->m.type != HZP_Q8)
+        return (struct moments){(double)ref_get(&a->m, r, c), (double)ref_get(&a->v, r, c)};
+    int32_t block = c / HZP_Q8_BLOCK;
+    double root = (double)hzp_q8_root(((const uint8_t *)a->v.ptr)[c], a->v_scale[block]);
+    double m = (double)hzp_q8_first(((const int8_t *)a->m.ptr)[c], a->m_scale[block]);
+    return (struct moments){m, root * root};
+}
+
+/* Those of row r, of which a block is quantized together. */
+static void moments_put(const struct hzp_adamw_args *a, int32_t r, const struct moments *of)
+{
+    int32_t cols = a->from.cols;
+    for (int32_t c = 0; a->m.type != HZP_Q8 && c < cols; c++) {
+        ref_put(&a->m, r, c, of[c].m);
+        ref_put(&a->v, r, c, of[c].v);
+    }
+    for (int32_t c0 = 0; a->m.type == HZP_Q8 && c0 < cols; c0 += HZP_Q8_BLOCK) {
+        int32_t end = HZP_MIN(c0 + HZP_Q8_BLOCK, cols);
+        double m = 0, root = 0;
+        for (int32_t c = c0; c < end; c++) {
+            m = fmax(m, fabs(of[c].m));
+            root = fmax(root, sqrt(of[c].v));
+        }
+        float scale = a->m_scale[c0 / HZP_Q8_BLOCK] = hzp_q8_scale((float)m);
+        float scale_v = a->v_scale[c0 / HZP_Q8_BLOCK] = hzp_q8_scale((float)root);
+        for (int32_t c = c0; c < end; c++) {
+            ((int8_t *)a->m.ptr)[c] = hzp_q8_from_first((float)of[c].m, scale);
+            ((uint8_t *)a->v.ptr)[c] = hzp_q8_from_root((float)sqrt(of[c].v), scale_v);
+        }
+    }
+}
+
 static int ref_adamw(struct hzp_lane *lane, const void *args)
 {
     const struct hzp_adamw_args *a = args;
@@ -47,17 +89,22 @@ static int ref_adamw(struct hzp_lane *lane, const void *args)
             memmove(ref_at(&a->to, r), ref_at(&a->from, r), width);
         return HZP_OK;
     }
-    for (int32_t r = 0; r < a->from.rows; r++)
+    struct moments *now = hzp_xcalloc((size_t)HZP_MAX(a->from.cols, 1), sizeof(*now));
+    for (int32_t r = 0; r < a->from.rows; r++) {
         for (int32_t c = 0; c < a->from.cols; c++) {
             double g = ref_get(&a->grad, r, c) * scale, p = master_get(a, r, c);
-            double m = a->beta1 * (double)ref_get(&a->m, r, c) + (1 - (double)a->beta1) * g;
-            double v = a->beta2 * (double)ref_get(&a->v, r, c) + (1 - (double)a->beta2) * g * g;
+            struct moments old = moments_get(a, r, c);
+            double m = a->beta1 * old.m + (1 - (double)a->beta1) * g;
+            double v = a->beta2 * old.v + (1 - (double)a->beta2) * g * g;
             double step = a->part_m > 0 ? a->part_m * m + a->part_g * g : m / undo_m;
-            p = p * (1 - (double)a->lr * a->decay) - a->lr * step / (sqrt(v / undo_v) + a->eps);
-            ref_put(&a->m, r, c, m);
-            ref_put(&a->v, r, c, v);
+            double decay = a->decayed && c >= a->decayed ? 0 : (double)a->decay;
+            p = p * (1 - a->lr * decay) - a->lr * step / (sqrt(v / undo_v) + a->eps);
+            now[c] = (struct moments){m, v};
             master_put(a, r, c, (float)p);
         }
+        moments_put(a, r, now);
+    }
+    free(now);
     return HZP_OK;
 }
 

@@ -10,17 +10,8 @@ const struct hzp_units *hzp_gather_units(const struct hzp_model *model, const st
                                          const struct hzp_train_space *space,
                                          enum hzp_state_part part)
 {
-    switch (part) {
-    case HZP_STATE_M:
-        return hzp_train_space_m(space);
-    case HZP_STATE_V:
-        return hzp_train_space_v(space);
-    case HZP_STATE_RESIDUAL:
-        return hzp_train_space_residual(space);
-    case HZP_STATE_WEIGHTS:
-        return hzp_version_units(model->weights, v);
-    }
-    return NULL;
+    return part == HZP_STATE_WEIGHTS ? hzp_version_units(model->weights, v)
+                                     : hzp_train_space_part(space, part);
 }
 
 int32_t hzp_gather_most(const struct hzp_model *model, const struct hzp_train_space *space)

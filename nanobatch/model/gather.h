@@ -12,9 +12,6 @@
 
 #include "nanobatch/model/train_space.h"
 
-/* The parts of what a checkpoint has, in its units; a model in F32 has no residuals. */
-enum hzp_state_part { HZP_STATE_M, HZP_STATE_V, HZP_STATE_RESIDUAL, HZP_STATE_WEIGHTS };
-
 struct hzp_gather {
     enum hzp_state_part part;
     int32_t unit;

@@ -12,7 +12,8 @@ void hzp_loss_ratios(const struct hzp_loss *loss, int32_t rows, struct hzp_ratio
 {
     for (int32_t i = 0; loss->how && i < rows; i++) {
         const struct hzp_row_loss *how = &loss->how[i];
-        if (how->kind == HZP_LOSS_XENT || how->kind == HZP_LOSS_DPO || how->kind == HZP_LOSS_IPO)
+        if (how->kind == HZP_LOSS_XENT || how->kind == HZP_LOSS_SOFT || how->kind == HZP_LOSS_DPO ||
+            how->kind == HZP_LOSS_IPO)
             continue;
         struct hzp_objective o = hzp_objective_of(how, (double)loss->lp[i]);
         double gap = hzp_log_ratio((double)loss->lp[i], (double)how->old);
@@ -37,6 +38,17 @@ bool hzp_row_loss_valid(const struct hzp_row_loss *h)
            (h->kind != HZP_LOSS_IPO || h->beta >= 1e-6f);
 }
 
+bool hzp_soft_valid(const struct hzp_soft *s, int32_t vocab)
+{
+    bool valid = s->count >= 1 && s->count <= HZP_SOFT_MAX && s->rest >= 0 && isfinite(s->rest);
+    for (int32_t k = 0; valid && k < s->count; k++) {
+        valid = s->token[k] >= 0 && s->token[k] < vocab && s->p[k] >= 0 && isfinite(s->p[k]);
+        for (int32_t i = 0; i < k; i++)
+            valid &= s->token[i] != s->token[k];
+    }
+    return valid;
+}
+
 /* Rows [r, r + n) of logits and dlogits, whose first is row0 of the loss. */
 static struct hzp_xent_args xent_of(const struct hzp_loss *loss, int32_t row0,
                                     struct hzp_mat logits, struct hzp_mat dlogits, int32_t r,
@@ -48,6 +60,7 @@ static struct hzp_xent_args xent_of(const struct hzp_loss *loss, int32_t row0,
                                   .target = loss->target + row0,
                                   .weight = loss->weight ? loss->weight + row0 : NULL,
                                   .how = loss->how ? loss->how + row0 : NULL,
+                                  .soft = loss->soft ? loss->soft + row0 : NULL,
                                   .lp = loss->how ? loss->lp + row0 : NULL,
                                   .entropy = loss->how ? loss->entropy + row0 : NULL,
                                   .loss = loss->value + row0,

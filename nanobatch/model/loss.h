@@ -17,6 +17,7 @@ struct hzp_loss {
     const int32_t *target;          /* [rows] the token that each row should predict */
     const float *weight;            /* [rows] of either sign; NULL: all 1 */
     const struct hzp_row_loss *how; /* [rows]; NULL: cross-entropy (device/ops.h) */
+    const struct hzp_soft *soft;    /* [rows] of kind SOFT; NULL: there are none */
     /* [rows] out, once the plan has run; lp and entropy only where there is `how` */
     float *value; /* weighted losses */
     float *lp, *entropy;
@@ -29,7 +30,7 @@ struct hzp_loss {
 };
 
 /* How far the model has moved from the one that drew the targets, over rows of kinds other than
- * XENT; all 0: there are none. */
+ * XENT and SOFT; all 0: there are none. */
 struct hzp_ratio_stats {
     int64_t rows, clipped;    /* clipped: beyond the bound that counts for their kind */
     double sum, squares, max; /* r = exp(lp - old): its sum, sum of squares, maximum */
@@ -51,6 +52,8 @@ static inline int32_t hzp_before_cut(const int32_t *token, int32_t count)
 
 /* Its kind is known, its numbers are finite and in range. */
 bool hzp_row_loss_valid(const struct hzp_row_loss *how);
+/* Its tokens are different ones below vocab, its numbers finite and not negative. */
+bool hzp_soft_valid(const struct hzp_soft *soft, int32_t vocab);
 
 /* The losses of sequences, when all lp are there: from `how` to `shared`, which then stands in its
  * place. */

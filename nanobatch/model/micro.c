@@ -5,6 +5,7 @@
 
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
 int hzp_micro_create(struct hzp_device *dev, int32_t rows_max, struct hzp_micro **ret)
 {
@@ -12,8 +13,8 @@ int hzp_micro_create(struct hzp_device *dev, int32_t rows_max, struct hzp_micro 
     m->dev = dev;
     m->rows_max = rows_max;
     size_t n = (size_t)rows_max + 1;
-    int r = hzp_device_alloc(dev, HZP_MEM_HOST, n * (17 + 2 * HZP_ROW_LOSS_WORDS) * sizeof(int32_t),
-                             &m->memory);
+    size_t words = 17 + 2 * HZP_ROW_LOSS_WORDS + HZP_SOFT_WORDS;
+    int r = hzp_device_alloc(dev, HZP_MEM_HOST, n * words * sizeof(int32_t), &m->memory);
     if (r < 0) {
         free(m);
         return r;
@@ -34,6 +35,7 @@ int hzp_micro_create(struct hzp_device *dev, int32_t rows_max, struct hzp_micro 
     m->first = at + 16 * n;
     m->how = (struct hzp_row_loss *)(at + 17 * n);
     m->shared = m->how + n;
+    m->soft = (struct hzp_soft *)(m->shared + n);
     m->loss.first = m->first;
     m->loss.target = m->target;
     hzp_micro_clear(m);
@@ -56,6 +58,7 @@ void hzp_micro_clear(struct hzp_micro *m)
     m->row0[0] = 0;
     m->loss.weight = NULL;
     m->loss.how = m->loss.shared = NULL;
+    m->loss.soft = NULL;
     m->first[0] = m->loss.seqs = 0;
     m->weight_sum = 0;
 }
@@ -167,6 +170,17 @@ int hzp_micro_add_losses(struct hzp_micro *m, const int32_t *token, const uint8_
         return HZP_OK;
     return hzp_micro_add_losses(m, token + behind, learn + behind, weight ? weight + behind : NULL,
                                 how ? how + behind : NULL, rest);
+}
+
+void hzp_micro_soften(struct hzp_micro *m, int32_t i, const struct hzp_soft *soft)
+{
+    HZP_ASSERT(i >= 0 && i < m->learned);
+    if (!m->loss.soft) /* what is sent to other ranks is defined */
+        memset(m->soft, 0, (size_t)m->rows_max * sizeof(*m->soft));
+    m->soft[i] = *soft;
+    m->how[i].kind = HZP_LOSS_SOFT;
+    m->loss.how = m->how;
+    m->loss.soft = m->soft;
 }
 
 int hzp_micro_add(struct hzp_micro *m, const int32_t *token, const uint8_t *learn, int32_t count)

@@ -30,10 +30,12 @@ struct hzp_micro {
     int32_t rows_max;
     struct hzp_chunk *chunk; /* [chunks] */
     int32_t chunks_room;
-    /* [rows_max] of the learned rows; loss.weight, if any is not 1, and loss.how, if any has one */
+    /* [rows_max] of the learned rows; loss.weight, if any is not 1, and loss.how and loss.soft, if
+     * any has one */
     float *weight;
     struct hzp_row_loss *how, *shared; /* shared: room for loss.shared */
     int32_t *first; /* [rows_max + 1] the learned rows at which documents begin */
+    struct hzp_soft *soft;
 
     int32_t rows, docs, learned;
     struct hzp_path path; /* all layers, until the caller sets another one */
@@ -65,6 +67,10 @@ int hzp_micro_add(struct hzp_micro *micro, const int32_t *token, const uint8_t *
  * them into two documents, of at least 2 tokens each; losses of sequences are of documents. */
 int hzp_micro_add_losses(struct hzp_micro *micro, const int32_t *token, const uint8_t *learn,
                          const float *weight, const struct hzp_row_loss *how, int32_t count);
+
+/* Learned row i, counted from the first of the micro-batch, has these soft targets (valid) instead
+ * of its next token. */
+void hzp_micro_soften(struct hzp_micro *micro, int32_t i, const struct hzp_soft *soft);
 
 /* Cuts what was added into equal chunks of about so many rows; 0: into one. */
 void hzp_micro_cut(struct hzp_micro *micro, int32_t chunk_rows);

@@ -185,18 +185,56 @@ static void lay_out_grads(struct hzp_train_space *s, char *base, size_t *at,
     lay_out_shards(s, HZP_LEVEL_STATE, &s->totals, base, at, layout, HZP_F32);
 }
 
+const char *hzp_state_part_name(enum hzp_state_part part)
+{
+    static const char *const name[] = {[HZP_STATE_M] = "m",
+                                       [HZP_STATE_V] = "v",
+                                       [HZP_STATE_M_SCALE] = "m_scale",
+                                       [HZP_STATE_V_SCALE] = "v_scale",
+                                       [HZP_STATE_RESIDUAL] = "residual",
+                                       [HZP_STATE_WEIGHTS] = "the weights"};
+    return name[part];
+}
+
+const struct hzp_layout *hzp_state_layout(const struct hzp_layout *layout, enum hzp_dtype type,
+                                          enum hzp_dtype moment_type, enum hzp_state_part part,
+                                          enum hzp_dtype *ret_type)
+{
+    bool codes = moment_type == HZP_Q8;
+    switch (part) {
+    case HZP_STATE_M:
+    case HZP_STATE_V:
+        *ret_type = moment_type;
+        return codes ? layout->codes : layout;
+    case HZP_STATE_M_SCALE:
+    case HZP_STATE_V_SCALE:
+        *ret_type = HZP_F32;
+        return codes ? layout->scales : NULL;
+    case HZP_STATE_RESIDUAL:
+        *ret_type = HZP_I16;
+        return type == HZP_BF16 ? layout : NULL;
+    case HZP_STATE_WEIGHTS:
+        break;
+    }
+    *ret_type = type;
+    return layout;
+}
+
 static size_t lay_out_state(struct hzp_train_space *s, char *base, const struct hzp_layout *layout)
 {
     size_t at = 0;
-    enum hzp_dtype moment = s->config.moment_type;
+    s->layout = layout;
     if (s->config.forward_only)
         return 0;
     lay_out_grads(s, base, &at, layout);
     size_t begin = at;
-    lay_out_shards(s, HZP_LEVEL_STATE, &s->m, base, &at, layout, moment);
-    lay_out_shards(s, HZP_LEVEL_STATE, &s->v, base, &at, layout, moment);
-    if (s->act == HZP_BF16)
-        lay_out_shards(s, HZP_LEVEL_STATE, &s->residual, base, &at, layout, HZP_I16);
+    for (int p = 0; p < HZP_STATE_WEIGHTS; p++) {
+        enum hzp_dtype type;
+        const struct hzp_layout *part =
+            hzp_state_layout(layout, s->act, s->config.moment_type, (enum hzp_state_part)p, &type);
+        if (part)
+            lay_out_shards(s, HZP_LEVEL_STATE, &s->state_part[p], base, &at, part, type);
+    }
     if (s->config.backup) {
         size_t bytes = HZP_ROUND_UP(at - begin, sizeof(float));
         s->copied_floats = bytes / sizeof(float);
@@ -371,9 +409,8 @@ void hzp_train_space_destroy(struct hzp_train_space *s)
     hzp_units_free(&s->grads);
     hzp_units_free(&s->sums);
     hzp_units_free(&s->totals);
-    hzp_units_free(&s->m);
-    hzp_units_free(&s->v);
-    hzp_units_free(&s->residual);
+    for (int p = 0; p < HZP_STATE_WEIGHTS; p++)
+        hzp_units_free(&s->state_part[p]);
     free(s->kept_usual);
     free(s);
 }
@@ -400,8 +437,8 @@ bool hzp_train_space_prepare(const struct hzp_train_space *s, struct hzp_plan *c
 /* Whether restoring the units of a state writes all of its memory. */
 static bool restored_whole(const struct hzp_train_space *s)
 {
-    const struct hzp_layout *layout = s->m.layout;
-    if (s->m.part || !hzp_device_host_memory(s->dev))
+    const struct hzp_layout *layout = s->layout;
+    if (s->state_part[HZP_STATE_M].part || !hzp_device_host_memory(s->dev))
         return false;
     for (int32_t u = 0; u < layout->units; u++)
         if (layout->unit[u].room != layout->unit[u].elements)
@@ -425,17 +462,22 @@ const struct hzp_units *hzp_train_space_grads(const struct hzp_train_space *s)
     return s->sum;
 }
 
-const struct hzp_units *hzp_train_space_m(const struct hzp_train_space *s)
+const struct hzp_units *hzp_train_space_part(const struct hzp_train_space *s,
+                                             enum hzp_state_part part)
 {
-    return &s->m;
+    return part < HZP_STATE_WEIGHTS && s->state_part[part].layout ? &s->state_part[part] : NULL;
 }
 
-const struct hzp_units *hzp_train_space_v(const struct hzp_train_space *s)
+static int clear_unit(void *ctx, int32_t u, const struct hzp_unit_view *host)
 {
-    return &s->v;
+    memset(host->base, 0, host->elements * hzp_dtype_size(host->type));
+    return HZP_OK;
 }
 
-const struct hzp_units *hzp_train_space_residual(const struct hzp_train_space *s)
+int hzp_train_space_clear(const struct hzp_train_space *s)
 {
-    return s->residual.layout ? &s->residual : NULL;
+    for (int p = 0; p < HZP_STATE_WEIGHTS; p++)
+        if (s->state_part[p].layout)
+            HZP_TRY(hzp_units_fill(s->dev, &s->state_part[p], clear_unit, NULL));
+    return HZP_OK;
 }

@@ -15,6 +15,25 @@
 
 struct hzp_train_space;
 
+/* The parts of what a checkpoint has, in its units.  Scales are there with 8-bit moments only; a
+ * model in F32 has no residuals. */
+enum hzp_state_part {
+    HZP_STATE_M,
+    HZP_STATE_V,
+    HZP_STATE_M_SCALE,
+    HZP_STATE_V_SCALE,
+    HZP_STATE_RESIDUAL,
+    HZP_STATE_WEIGHTS
+};
+
+/* As files and messages call them. */
+const char *hzp_state_part_name(enum hzp_state_part part);
+/* The units and the data type of a part, of a model with weights of this type; NULL: there is no
+ * such part. */
+const struct hzp_layout *hzp_state_layout(const struct hzp_layout *layout, enum hzp_dtype type,
+                                          enum hzp_dtype moment_type, enum hzp_state_part part,
+                                          enum hzp_dtype *ret_type);
+
 /* Which activations of a layer are not kept for the backward pass, which computes them again from
  * those that are: none; gate|up; or all but the layer's input. */
 enum hzp_recompute { HZP_RECOMPUTE_NONE, HZP_RECOMPUTE_MLP, HZP_RECOMPUTE_LAYER };
@@ -26,7 +45,7 @@ struct hzp_train_space_config {
     /* Of micro-batches of up to rows_max rows, and of longer ones: both use the same memory. */
     enum hzp_recompute recompute, recompute_long;
     int32_t head_rows;          /* most rows whose logits there are at a time */
-    enum hzp_dtype moment_type; /* F32 or BF16 */
+    enum hzp_dtype moment_type; /* F32, BF16 or Q8 */
     uint64_t quantum_flops;     /* 0: never cut */
     bool forward_only;          /* evaluation: no gradients, moments, kept activations */
     int32_t ride_rows;          /* serving's rows that have room behind the micro-batch */
@@ -57,13 +76,30 @@ bool hzp_train_space_prepare(const struct hzp_train_space *space, struct hzp_pla
  * and not by the chains.  No effect on another space.  HZP_ENOMEM, HZP_EDEVICE. */
 int hzp_train_space_restore(struct hzp_train_space *space);
 
-/* Gradients F32 (the sums over micro-batches), first and second moments, residuals I16 (NULL in F32
- * models), in the units of the weights, or this rank's shards of them, and in device memory.  For
- * checkpoints and tests; valid between chains. */
+/* Gradients F32 (the sums over micro-batches), and the parts of the optimizer's state (NULL: there
+ * is none, and of weights), in units as hzp_state_layout says, or this rank's shards of them, and
+ * in device memory.  For checkpoints and tests; valid between chains. */
 const struct hzp_units *hzp_train_space_grads(const struct hzp_train_space *space);
-const struct hzp_units *hzp_train_space_m(const struct hzp_train_space *space);
-const struct hzp_units *hzp_train_space_v(const struct hzp_train_space *space);
-const struct hzp_units *hzp_train_space_residual(const struct hzp_train_space *space);
+const struct hzp_units *hzp_train_space_part(const struct hzp_train_space *space,
+                                             enum hzp_state_part part);
+
+/* All parts become 0.  HZP_ENOMEM, HZP_EDEVICE. */
+int hzp_train_space_clear(const struct hzp_train_space *space);
+
+static inline const struct hzp_units *hzp_train_space_m(const struct hzp_train_space *space)
+{
+    return hzp_train_space_part(space, HZP_STATE_M);
+}
+
+static inline const struct hzp_units *hzp_train_space_v(const struct hzp_train_space *space)
+{
+    return hzp_train_space_part(space, HZP_STATE_V);
+}
+
+static inline const struct hzp_units *hzp_train_space_residual(const struct hzp_train_space *space)
+{
+    return hzp_train_space_part(space, HZP_STATE_RESIDUAL);
+}
 
 /* What an update's chain leaves behind, in memory the host sees. */
 struct hzp_update_result {

@@ -46,16 +46,17 @@ struct hzp_train_space {
     /* What the optimizer reads, of which only this rank's shard of the state is complete: sum; or,
      * ordered with copies of the state, `totals`. */
     struct hzp_units *total, totals;
-    struct hzp_units m, v;     /* moment_type; this rank's shard of the state */
-    struct hzp_units residual; /* I16; layout NULL in F32 models */
+    struct hzp_units state_part[HZP_STATE_WEIGHTS]; /* this rank's shard; layout NULL: none */
+    /* Where this rank's shard of each unit of the weights lies, as the optimizer updates it. */
+    const struct hzp_layout *layout;
     /* Sharded state (otherwise NULL): sums of squares of this rank's shard, and those of all ranks
      * that share one copy of the state, rank by rank; host-visible.  Ordered: of each block of each
      * unit in turn; otherwise one number. */
     double *square, *squares;
     size_t square_count;
 
-    /* config.backup: m, v and residual lie one behind the other, and their copy behind them; they
-     * are copied as rows of floats, bit for bit */
+    /* config.backup: the parts of the state lie one behind the other, and their copy behind them;
+     * they are copied as rows of floats, bit for bit */
     float *copied, *backup;
     size_t copied_floats;
     int32_t *copied_row; /* host-visible: 0, 1, 2, .. */

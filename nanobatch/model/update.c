@@ -2,52 +2,66 @@
 #include "nanobatch/model/update.h"
 
 #include "base/thread.h"
+#include "device/q8.h"
 #include "nanobatch/model/tensor.h"
 #include "nanobatch/model/train_space_state.h"
 #include "nanobatch/time/rates.h"
 #include "weights/fp8.h"
 
 /* A piece is at least so long, and at most what a matrix of one row can be. */
-static const size_t piece_min = (size_t)1 << 16, piece_max = (size_t)INT32_MAX / 64 * 64;
+static const size_t piece_min = (size_t)1 << 16,
+                    piece_max = (size_t)INT32_MAX / HZP_Q8_BLOCK * HZP_Q8_BLOCK;
 
 /* Elements of one item of the op, whose arguments are those of an item of n > 0 elements. */
 size_t hzp_update_piece(const struct hzp_train_space *s, enum hzp_op op, const void *args, size_t n)
 {
     size_t piece = hzp_quantum_elements(s->config.quantum_flops, hzp_op_cost(op, args), n);
-    return HZP_ROUND_UP(HZP_MIN(HZP_MAX(piece, piece_min), piece_max), (size_t)64);
+    return HZP_ROUND_UP(HZP_MIN(HZP_MAX(piece, piece_min), piece_max), (size_t)HZP_Q8_BLOCK);
 }
 
-/* One unit of everything that AdamW reads and writes. */
+/* One unit of everything that AdamW reads and writes; base NULL: there is no such part. */
 struct unit {
-    struct hzp_unit_view from, to, grad, m, v, residual; /* residual.base NULL: none */
+    struct hzp_unit_view from, to, grad, part[HZP_STATE_WEIGHTS];
+    bool codes; /* 8-bit moments, and their scales */
 };
+
+/* The unit of the state that has an element for each of the weights': the embedding's moments are
+ * where others' scales are (weights/layout.h).  Its resident part is this rank's shard. */
+static struct hzp_unit_view state_of(const struct hzp_train_space *s, int32_t u)
+{
+    bool whole = s->config.moment_type == HZP_Q8 && u == 0;
+    return hzp_unit_view(&s->state_part[whole ? HZP_STATE_M_SCALE : HZP_STATE_M], u);
+}
 
 static struct unit unit_of(const struct hzp_model *model, const struct hzp_version *v,
                            const struct hzp_version *draft, const struct hzp_train_space *s,
                            int32_t u)
 {
-    const struct hzp_units *residual = hzp_train_space_residual(s);
-    return (struct unit){
-        .from = hzp_version_unit(model->weights, v, u),
-        .to = hzp_version_unit(model->weights, draft, u),
-        .grad = hzp_unit_view(s->total, u),
-        .m = hzp_unit_view(&s->m, u),
-        .v = hzp_unit_view(&s->v, u),
-        .residual = residual ? hzp_unit_view(residual, u) : (struct hzp_unit_view){0},
-    };
+    struct unit unit = {.from = hzp_version_unit(model->weights, v, u),
+                        .to = hzp_version_unit(model->weights, draft, u),
+                        .grad = hzp_unit_view(s->total, u),
+                        .codes = s->config.moment_type == HZP_Q8 && u > 0};
+    for (int p = 0; p < HZP_STATE_WEIGHTS; p++)
+        if (s->state_part[p].layout)
+            unit.part[p] = hzp_unit_view(&s->state_part[p], u);
+    if (s->config.moment_type == HZP_Q8 && u == 0) {
+        unit.part[HZP_STATE_M] = unit.part[HZP_STATE_M_SCALE];
+        unit.part[HZP_STATE_V] = unit.part[HZP_STATE_V_SCALE];
+    }
+    return unit;
 }
 
 static struct hzp_adamw_args adamw_of(const struct unit *unit, const struct hzp_update_hyper *hyper,
                                       struct hzp_train_space *s, size_t at, size_t n, float decay)
 {
-    return (struct hzp_adamw_args){
+    const struct hzp_unit_view *residual = &unit->part[HZP_STATE_RESIDUAL];
+    struct hzp_adamw_args args = {
         .from = hzp_unit_piece(&unit->from, at, n),
         .to = hzp_unit_piece(&unit->to, at, n),
-        .residual =
-            unit->residual.base ? hzp_unit_piece(&unit->residual, at, n) : (struct hzp_mat){0},
+        .residual = residual->base ? hzp_unit_piece(residual, at, n) : (struct hzp_mat){0},
         .grad = hzp_unit_piece(&unit->grad, at, n),
-        .m = hzp_unit_piece(&unit->m, at, n),
-        .v = hzp_unit_piece(&unit->v, at, n),
+        .m = hzp_unit_piece(&unit->part[HZP_STATE_M], at, n),
+        .v = hzp_unit_piece(&unit->part[HZP_STATE_V], at, n),
         .sumsq = &s->result->sumsq,
         .grad_scale = hyper->grad_scale,
         .clip = hyper->clip,
@@ -60,6 +74,15 @@ static struct hzp_adamw_args adamw_of(const struct unit *unit, const struct hzp_
         .part_m = hyper->part_m,
         .part_g = hyper->part_g,
     };
+    if (unit->codes) {
+        size_t blocks = HZP_DIV_UP(n, (size_t)HZP_Q8_BLOCK), block = at / HZP_Q8_BLOCK;
+        size_t decayed = unit->from.decayed;
+        args.m_scale = hzp_unit_piece(&unit->part[HZP_STATE_M_SCALE], block, blocks).ptr;
+        args.v_scale = hzp_unit_piece(&unit->part[HZP_STATE_V_SCALE], block, blocks).ptr;
+        args.decayed = decayed > at ? (int32_t)HZP_MIN(decayed - at, n) : 0;
+        args.decay = decayed > at ? decay : 0;
+    }
+    return args;
 }
 
 /* Elements [begin, end) of the unit. */
@@ -83,14 +106,14 @@ static size_t block_index(const struct hzp_train_space *s, int32_t u, size_t at)
 {
     size_t shards = (size_t)s->config.shards.groups.z1, index = at / HZP_BLOCK_ELEMENTS;
     for (int32_t i = 0; i < u; i++)
-        index += s->m.layout->unit[i].room / shards / HZP_BLOCK_ELEMENTS;
+        index += s->layout->unit[i].room / shards / HZP_BLOCK_ELEMENTS;
     return index;
 }
 
 void hzp_update_norm(struct hzp_plan *chain, struct hzp_train_space *s, int32_t u)
 {
     hzp_assert_engine_thread();
-    struct hzp_unit_view grad = hzp_unit_view(s->total, u), state = hzp_unit_view(&s->m, u);
+    struct hzp_unit_view grad = hzp_unit_view(s->total, u), state = state_of(s, u);
     bool ordered = s->config.shards.ordered;
     size_t first = HZP_MIN(piece_min, state.part.count), piece = HZP_BLOCK_ELEMENTS;
     if (!ordered && first) {
@@ -110,7 +133,7 @@ void hzp_update_norm(struct hzp_plan *chain, struct hzp_train_space *s, int32_t 
 void hzp_update_add_squares(struct hzp_train_space *s)
 {
     hzp_assert_engine_thread();
-    const struct hzp_layout *layout = s->m.layout;
+    const struct hzp_layout *layout = s->layout;
     size_t shards = (size_t)s->config.shards.groups.z1, before = 0;
     double sum = 0;
     if (!s->config.shards.ordered) {
@@ -171,8 +194,9 @@ void hzp_update_adamw(struct hzp_plan *chain, const struct hzp_model *model,
 {
     hzp_assert_engine_thread();
     struct unit unit = unit_of(model, v, draft, s, u);
-    size_t begin = unit.m.part.first, end = begin + unit.m.part.count;
-    size_t middle = HZP_MIN(HZP_MAX(unit.m.decayed, begin), end);
+    struct hzp_extent shard = state_of(s, u).part;
+    size_t begin = shard.first, end = begin + shard.count;
+    size_t middle = unit.codes ? end : HZP_MIN(HZP_MAX(unit.from.decayed, begin), end);
     add_adamw(chain, &unit, hyper, s, begin, middle, hyper->decay);
     add_adamw(chain, &unit, hyper, s, middle, end, 0);
 }

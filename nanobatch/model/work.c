@@ -8,6 +8,7 @@
  *     target        [learned]
  *     weight        [weights]: of the learned rows, or none
  *     how           [hows]: of the learned rows, or none
+ *     soft          [softs]: of the learned rows, or none; read in rows of that kind
  *     path          [path]: layers, or none: all
  */
 #include "nanobatch/model/work.h"
@@ -27,15 +28,15 @@ struct head {
     int32_t units, micros;
     int64_t follow, optimizer_step;
     uint64_t version, checksum;
-    int32_t hows, path;
+    int32_t hows, path, softs, unused;
 };
 _Static_assert(sizeof(struct head) == HZP_WORK_HEAD, "the head has no padding");
 
 static size_t bytes_of(const struct head *h)
 {
-    return sizeof(*h) +
-           4 * ((size_t)h->docs + (size_t)h->rows + 2 * (size_t)h->learned + (size_t)h->weights +
-                HZP_ROW_LOSS_WORDS * (size_t)h->hows + (size_t)h->path);
+    return sizeof(*h) + 4 * ((size_t)h->docs + (size_t)h->rows + 2 * (size_t)h->learned +
+                             (size_t)h->weights + HZP_ROW_LOSS_WORDS * (size_t)h->hows +
+                             HZP_SOFT_WORDS * (size_t)h->softs + (size_t)h->path);
 }
 
 size_t hzp_work_room(int32_t rows_max)
@@ -45,6 +46,7 @@ size_t hzp_work_room(int32_t rows_max)
                                    .learned = rows_max,
                                    .weights = rows_max,
                                    .hows = rows_max,
+                                   .softs = rows_max,
                                    .path = HZP_LAYERS_MAX});
 }
 
@@ -99,6 +101,7 @@ size_t hzp_work_write(const struct hzp_work *work, const struct hzp_micro *m, ch
         h.learned = m->learned;
         h.weights = m->loss.weight ? m->learned : 0;
         h.hows = m->loss.how ? m->learned : 0;
+        h.softs = m->loss.soft ? m->learned : 0;
         for (int32_t d = 0; d < m->docs; d++)
             put(&at, &(int32_t){m->row0[d + 1] - m->row0[d]}, 1);
         put(&at, m->id, m->rows);
@@ -106,6 +109,7 @@ size_t hzp_work_write(const struct hzp_work *work, const struct hzp_micro *m, ch
         put(&at, m->target, m->learned);
         put(&at, m->weight, h.weights);
         put(&at, m->how, HZP_ROW_LOSS_WORDS * h.hows);
+        put(&at, m->soft, HZP_SOFT_WORDS * h.softs);
     }
     if (h.path)
         put(&at, m->path.layer, h.path);
@@ -142,6 +146,8 @@ static int check_head(const struct head *h, size_t bytes, int32_t rows_max,
         return bad(reterr, "weights of other rows than the learned ones", h->weights);
     if (h->hows && h->hows != h->learned)
         return bad(reterr, "losses of other rows than the learned ones", h->hows);
+    if (h->softs && (h->softs != h->learned || !h->hows))
+        return bad(reterr, "soft targets of other rows than the learned ones", h->softs);
     if (h->path < 0 || h->path > HZP_LAYERS_MAX || (h->path && !of_round(h->kind)))
         return bad(reterr, "too many layers on its path", h->path);
     if (h->micros < (h->kind == HZP_WORK_DEAL) || (h->micros && !deals))
@@ -173,6 +179,7 @@ struct arrays {
     const int32_t *doc_rows, *id, *learned_row, *target;
     const float *weight;
     const struct hzp_row_loss *how;
+    const struct hzp_soft *soft;
     const int32_t *path;
     const struct hzp_work_limits *limits;
     /* [rows + 1] */
@@ -206,6 +213,9 @@ static int read_doc(const struct head *h, const struct arrays *a, int32_t row, i
             return bad(reterr, "a weight that is not finite", *at);
         if (h->hows && !hzp_row_loss_valid(&a->how[*at]))
             return bad(reterr, "a loss of no kind, or with numbers out of range", *at);
+        if (h->hows && a->how[*at].kind == HZP_LOSS_SOFT &&
+            (!h->softs || !hzp_soft_valid(&a->soft[*at], a->limits->vocab)))
+            return bad(reterr, "soft targets that are none, or out of range", *at);
         if (h->hows)
             a->token_how[i] = a->how[*at];
         a->token[i] = target;
@@ -230,6 +240,9 @@ static int read_docs(const struct head *h, const struct arrays *a, struct hzp_mi
     }
     if (row != h->rows || at != h->learned)
         return bad(reterr, "rows of no document", h->rows - row);
+    for (int32_t i = 0; i < h->softs; i++)
+        if (a->how[i].kind == HZP_LOSS_SOFT)
+            hzp_micro_soften(micro, i, &a->soft[i]);
     if (h->halved)
         hzp_micro_halve(micro);
     return HZP_OK;
@@ -248,7 +261,8 @@ static int read_micro(const struct head *h, const char *data, const struct hzp_w
     a.target = a.learned_row + h->learned;
     a.weight = (const float *)(a.target + h->learned);
     a.how = (const struct hzp_row_loss *)(a.weight + h->weights);
-    a.path = (const int32_t *)(a.how + h->hows);
+    a.soft = (const struct hzp_soft *)(a.how + h->hows);
+    a.path = (const int32_t *)(a.soft + h->softs);
     a.token = copy + body / 4;
     a.token_how = (struct hzp_row_loss *)(a.token + rows);
     a.token_weight = (float *)(a.token_how + rows);
@@ -342,8 +356,9 @@ int hzp_works_find(const struct hzp_works *works, int32_t i, const char **ret, s
         int32_t most = (int32_t)((works->bytes - at) / 4);
         bool fits = h.kind == HZP_WORK_MICRO && h.docs >= 0 && h.docs <= most && h.rows >= 0 &&
                     h.rows <= most && h.learned >= 0 && h.learned <= most && h.weights >= 0 &&
-                    h.weights <= most && h.hows >= 0 && h.hows <= most && h.path >= 0 &&
-                    h.path <= most && bytes_of(&h) <= works->bytes - at;
+                    h.weights <= most && h.hows >= 0 && h.hows <= most && h.softs >= 0 &&
+                    h.softs <= most && h.path >= 0 && h.path <= most &&
+                    bytes_of(&h) <= works->bytes - at;
         if (!fits)
             return bad(reterr, "what follows it is no micro-batch", k);
         if (k == i) {

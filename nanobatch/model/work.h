@@ -70,7 +70,7 @@ struct hzp_work {
 };
 
 enum {
-    HZP_WORK_HEAD = 136,          /* bytes of a work without documents */
+    HZP_WORK_HEAD = 144,          /* bytes of a work without documents */
     HZP_WORK_FOLLOW_MAX = 1 << 30 /* bytes of the works that follow one */
 };
 

@@ -411,6 +411,10 @@ static void advice_is_of_the_command(void **state)
     e->training.moment_type = 1;
     e->serving.slots = 3;
     assert_int_equal(make(1 << 16), HZP_ENOMEM);
+    assert_non_null(
+        strstr(err.text, "available; use --moments q8, a smaller --kv-memory, fewer --slots, "));
+    e->training.moment_type = 2;
+    assert_int_equal(make(1 << 16), HZP_ENOMEM);
     assert_non_null(strstr(err.text, "available; use a smaller --kv-memory, fewer --slots, "));
     e->training.moment_type = 0;
     e->serving.slots = 2;

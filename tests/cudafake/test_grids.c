@@ -33,6 +33,7 @@ static const char *const limited[] = {
     "noise",
     "adamw",
     "seq_loss",
+    "adamw_q8",
 };
 
 /* Blocks for rows, tiles or parts; link_sum is on the link's stream, not on a lane's. */
@@ -179,6 +180,17 @@ static void issue_rows(const struct rig *g)
                   .grad = y,
                   .m = mat(g, 2, ROWS, COLS, HZP_F32),
                   .v = mat(g, 3, ROWS, COLS, HZP_F32),
+                  .sumsq = sum,
+                  .grad_scale = 1,
+                  .lr = 1,
+                  .t = 1});
+    ISSUE(adamw, {.from = mat(g, 0, 1, ROWS * COLS, HZP_F32),
+                  .to = mat(g, 0, 1, ROWS * COLS, HZP_F32),
+                  .grad = mat(g, 1, 1, ROWS * COLS, HZP_F32),
+                  .m = mat(g, 2, 1, ROWS * COLS, HZP_Q8),
+                  .v = mat(g, 3, 1, ROWS * COLS, HZP_Q8),
+                  .m_scale = floats,
+                  .v_scale = floats,
                   .sumsq = sum,
                   .grad_scale = 1,
                   .lr = 1,

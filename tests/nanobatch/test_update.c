@@ -44,7 +44,7 @@ static const struct hzp_update_hyper hyper = {.lr = 1e-2f,
 
 /* What an update reads and writes, in host memory. */
 struct state {
-    struct hzp_units weights, grads, m, v, residual;
+    struct hzp_units weights, grads, m, v, residual, m_scale, v_scale;
     struct hzp_update_result result;
 };
 
@@ -78,6 +78,43 @@ static void adamw_by_hand(struct hzp_lane *lane, struct state *s, int32_t u, siz
     FIXTURE_MUST(hzp_op_adamw(lane, &args));
 }
 
+/* A whole unit with 8-bit moments; the embedding's are F32, where others have scales. */
+static void codes_by_hand(struct hzp_lane *lane, const struct state *s, int32_t u)
+{
+    const struct hzp_unit *unit = &s->weights.layout->unit[u];
+    struct state one = *s;
+    if (u == 0) {
+        one.m = s->m_scale;
+        one.v = s->v_scale;
+        adamw_by_hand(lane, &one, u, 0, unit->decayed, hyper.decay);
+        assert_int_equal(unit->decayed, unit->elements);
+        return;
+    }
+    struct hzp_unit_view w = hzp_unit_view(&s->weights, u), grad = hzp_unit_view(&s->grads, u);
+    struct hzp_unit_view m = hzp_unit_view(&s->m, u), v = hzp_unit_view(&s->v, u);
+    struct hzp_unit_view residual = unit_or_none(&s->residual, u);
+    struct hzp_adamw_args args = {.from = hzp_unit_piece(&w, 0, w.elements),
+                                  .to = hzp_unit_piece(&w, 0, w.elements),
+                                  .grad = hzp_unit_piece(&grad, 0, w.elements),
+                                  .m = hzp_unit_piece(&m, 0, w.elements),
+                                  .v = hzp_unit_piece(&v, 0, w.elements),
+                                  .m_scale = hzp_unit_view(&s->m_scale, u).base,
+                                  .v_scale = hzp_unit_view(&s->v_scale, u).base,
+                                  .decayed = (int32_t)unit->decayed,
+                                  .sumsq = &s->result.sumsq,
+                                  .grad_scale = hyper.grad_scale,
+                                  .clip = hyper.clip,
+                                  .lr = hyper.lr,
+                                  .beta1 = hyper.beta1,
+                                  .beta2 = hyper.beta2,
+                                  .eps = hyper.eps,
+                                  .decay = hyper.decay,
+                                  .t = hyper.t};
+    if (residual.base)
+        args.residual = hzp_unit_piece(&residual, 0, w.elements);
+    FIXTURE_MUST(hzp_op_adamw(lane, &args));
+}
+
 static void update_by_hand(struct hzp_lane *lane, struct state *s)
 {
     const struct hzp_layout *l = s->weights.layout;
@@ -87,6 +124,10 @@ static void update_by_hand(struct hzp_lane *lane, struct state *s)
         FIXTURE_MUST(hzp_op_sumsq(lane, &args));
     }
     for (int32_t u = 0; u < l->units; u++) {
+        if (s->m.type == HZP_Q8) {
+            codes_by_hand(lane, s, u);
+            continue;
+        }
         adamw_by_hand(lane, s, u, 0, l->unit[u].decayed, hyper.decay);
         adamw_by_hand(lane, s, u, l->unit[u].decayed, l->unit[u].elements, 0);
     }
@@ -94,10 +135,21 @@ static void update_by_hand(struct hzp_lane *lane, struct state *s)
 
 static void fill_state(struct hzp_device *dev, const struct hzp_train_space *space)
 {
-    struct hzp_units positive = *hzp_train_space_v(space);
+    const struct hzp_units *scale = hzp_train_space_part(space, HZP_STATE_V_SCALE);
+    struct hzp_units positive = scale ? *scale : *hzp_train_space_v(space);
     fixture_units_random(dev, hzp_train_space_grads(space), 21, 1);
-    fixture_units_random(dev, hzp_train_space_m(space), 22, 0.1f);
+    fixture_units_random(
+        dev, scale ? hzp_train_space_part(space, HZP_STATE_M_SCALE) : hzp_train_space_m(space), 22,
+        0.1f);
     fixture_units_random(dev, &positive, 23, 0.1f);
+    for (int32_t u = 0; scale && u < config.layers + 2; u++) {
+        struct hzp_unit_view m = hzp_unit_view(hzp_train_space_m(space), u), v = m;
+        v.base = hzp_unit_view(hzp_train_space_v(space), u).base;
+        for (size_t i = 0; i < m.elements; i++) {
+            ((uint8_t *)m.base)[i] = (uint8_t)(i * 37 % 255 + 129); /* all but -128 */
+            ((uint8_t *)v.base)[i] = (uint8_t)(i * 101 % 256);
+        }
+    }
     for (int32_t u = 0; u < positive.layout->units; u++) {
         struct hzp_unit_view view = hzp_unit_view(&positive, u);
         for (size_t i = 0; i < view.elements; i++)
@@ -125,7 +177,7 @@ static void check_codes(struct hzp_lane *lane, const struct hzp_weights *w,
         }
 }
 
-static void check(enum hzp_dtype type, bool fp8, uint64_t quantum)
+static void check(enum hzp_dtype type, enum hzp_dtype moments, bool fp8, uint64_t quantum)
 {
     struct fixture_model f;
     struct fixture_config open = {
@@ -134,7 +186,7 @@ static void check(enum hzp_dtype type, bool fp8, uint64_t quantum)
         .inner = inner,
         .store = {.type = type, .fp8 = fp8, .slots = 2, .max_staleness = 1, .first_id = 1}};
     struct hzp_train_space_config space_config = {
-        .rows_max = 4, .head_rows = 4, .moment_type = HZP_F32, .quantum_flops = quantum};
+        .rows_max = 4, .head_rows = 4, .moment_type = moments, .quantum_flops = quantum};
     struct hzp_train_space *space;
     struct hzp_exec *exec;
     struct hzp_lane *lane;
@@ -156,6 +208,13 @@ static void check(enum hzp_dtype type, bool fp8, uint64_t quantum)
     };
     if (residual)
         hand.residual = fixture_units_read(f.dev, residual);
+    const struct hzp_units *m_scale = hzp_train_space_part(space, HZP_STATE_M_SCALE);
+    const struct hzp_units *v_scale = hzp_train_space_part(space, HZP_STATE_V_SCALE);
+    assert_int_equal(m_scale != NULL, moments == HZP_Q8);
+    if (m_scale) {
+        hand.m_scale = fixture_units_read(f.dev, m_scale);
+        hand.v_scale = fixture_units_read(f.dev, v_scale);
+    }
 
     hzp_plan_init(&plan);
     hzp_update_build(&plan, f.model, v, draft, &hyper, space);
@@ -170,6 +229,12 @@ static void check(enum hzp_dtype type, bool fp8, uint64_t quantum)
     assert_true(fixture_units_same(NULL, &hand.v, hzp_train_space_v(space)));
     if (residual)
         assert_true(fixture_units_same(NULL, &hand.residual, residual));
+    if (m_scale) {
+        assert_true(fixture_units_same(NULL, &hand.m_scale, m_scale));
+        assert_true(fixture_units_same(NULL, &hand.v_scale, v_scale));
+        fixture_units_free(&hand.m_scale);
+        fixture_units_free(&hand.v_scale);
+    }
     assert_int_equal(result->checksum, checksum);
     assert_int_equal(result->nonfinite, 0);
     /* the version that was read is unchanged, and the draft differs from it */
@@ -192,10 +257,13 @@ static void check(enum hzp_dtype type, bool fp8, uint64_t quantum)
 
 static void test_update(void **state)
 {
-    check(HZP_F32, false, 0);
-    check(HZP_F32, true, 1); /* the smallest pieces */
-    check(HZP_BF16, false, 1);
-    check(HZP_BF16, true, 0);
+    check(HZP_F32, HZP_F32, false, 0);
+    check(HZP_F32, HZP_F32, true, 1); /* the smallest pieces */
+    check(HZP_BF16, HZP_F32, false, 1);
+    check(HZP_BF16, HZP_F32, true, 0);
+    check(HZP_F32, HZP_Q8, false, 0);
+    check(HZP_F32, HZP_Q8, false, 1);
+    check(HZP_BF16, HZP_Q8, false, 1);
 }
 
 int main(void)

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* tests/opcheck/cases_grad.c - the loss and the backward ops, except attention's. */
 #include <math.h>
+#include <string.h>
 
 #include "tests/opcheck/opcheck.h"
 
@@ -37,6 +38,23 @@ static const struct hzp_row_loss *row_losses(struct oc_io *io, int32_t rows, flo
     return how;
 }
 
+/* From one token to HZP_SOFT_MAX or all, both ends of the vocabulary among them. */
+static const struct hzp_soft *soft_targets(struct oc_io *io, int32_t rows, int32_t vocab)
+{
+    struct hzp_soft *soft = oc_bytes(io, "soft", (size_t)rows * sizeof(struct hzp_soft), OC_IN);
+    for (int32_t r = 0; r < rows; r++) {
+        struct hzp_soft *s = &soft[r];
+        memset(s, 0, sizeof(*s));
+        s->count = HZP_MIN(1 + r * 5 % HZP_SOFT_MAX, vocab);
+        s->rest = r % 3 == 1 ? 0 : 0.2f;
+        for (int32_t k = 0; k < s->count; k++) {
+            s->token[k] = k % 2 ? vocab - 1 - k / 2 : k / 2;
+            s->p[k] = (float)(0.8 * (k + 1) / s->count);
+        }
+    }
+    return soft;
+}
+
 /* rows, vocab, dx: 0 absent, 1 F32, 2 BF16, 3 in place, 4 BF16 in place; whether rows have
  * weights; losses of all kinds: 1, and outputs of lp and entropy: 2 */
 static void build_xent(struct oc_io *io, const struct oc_case *c)
@@ -65,6 +83,8 @@ static void build_xent(struct oc_io *io, const struct oc_case *c)
     }
     if (c->p[4])
         a.how = row_losses(io, rows, -(float)log(vocab) - 2);
+    if (c->p[4])
+        a.soft = soft_targets(io, rows, vocab);
     if (c->p[4] == 2) {
         a.lp = oc_array(io, "lp", OC_F32, rows, OC_OUT);
         a.entropy = oc_array(io, "entropy", OC_F32, rows, OC_OUT);

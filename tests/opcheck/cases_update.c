@@ -2,6 +2,7 @@
 /* tests/opcheck/cases_update.c - sumsq, adamw, audit. */
 #include <math.h>
 
+#include "device/q8.h"
 #include "tests/opcheck/opcheck.h"
 
 /* rows, cols */
@@ -70,6 +71,65 @@ static void build_adamw(struct oc_io *io, const struct oc_case *c)
                          : "");
 }
 
+/* elements, decayed, t, norm (as above).  Blocks of one size, of a wide range, of zeros. */
+static void build_codes(struct oc_io *io, const struct oc_case *c)
+{
+    int32_t n = c->p[0], blocks = HZP_DIV_UP(n, HZP_Q8_BLOCK);
+    bool in_place = c->flags & OC_IN_PLACE, bf16 = c->type == HZP_BF16;
+    struct hzp_adamw_args a = {.grad_scale = 0.01f,
+                               .clip = 1,
+                               .lr = 1e-3f,
+                               .beta1 = 0.9f,
+                               .beta2 = 0.999f,
+                               .eps = 1e-8f,
+                               .decay = 0.1f,
+                               .decayed = c->p[1],
+                               .t = c->p[2]};
+    double *sumsq = oc_array(io, "sumsq", OC_F64, 1, OC_IN), sum = 0;
+    a.from = oc_mat(io, "from", 1, n, c->type, in_place ? OC_INOUT : OC_IN);
+    int to = io->bufs - in_place;
+    a.to = in_place ? a.from : oc_mat(io, "to", 1, n, c->type, OC_OUT);
+    if (bf16) {
+        a.residual = oc_mat(io, "residual", 1, n, HZP_I16, OC_INOUT);
+        io->buf[to].low_half = io->bufs - 1;
+    }
+    a.grad = oc_mat(io, "grad", 1, n, HZP_F32, OC_IN);
+    a.m = oc_mat(io, "m", 1, n, HZP_Q8, OC_INOUT);
+    a.v = oc_mat(io, "v", 1, n, HZP_Q8, OC_INOUT);
+    a.m_scale = oc_array(io, "m_scale", OC_F32, blocks, OC_INOUT);
+    a.v_scale = oc_array(io, "v_scale", OC_F32, blocks, OC_INOUT);
+    a.sumsq = sumsq;
+    oc_fill(io, &a.from, 1, 10);
+    oc_fill(io, &a.grad, 1, 300);
+    for (int32_t i = 0; i < n; i++) {
+        int kind = i / HZP_Q8_BLOCK % 4;
+        if (kind == 1) /* ten decades */
+            oc_put(&a.grad, 0, i, oc_get(&a.grad, 0, i) * (float)pow(10, -10 * oc_uniform(io)));
+        else if (kind == 2)
+            oc_put(&a.grad, 0, i, 0);
+        ((int8_t *)a.m.ptr)[i] = (int8_t)(kind == 3 ? 0 : oc_below(io, 255) - 127);
+        ((uint8_t *)a.v.ptr)[i] = (uint8_t)(kind == 3 ? 0 : oc_below(io, 256));
+        sum += (double)oc_get(&a.grad, 0, i) * oc_get(&a.grad, 0, i);
+        if (bf16)
+            ((int16_t *)a.residual.ptr)[i] = (int16_t)(oc_below(io, 65536) - 32768);
+    }
+    for (int32_t i = 0; i < blocks; i++) {
+        a.m_scale[i] = i % 4 == 3 ? 0 : (float)(0.01 * (0.1 + oc_uniform(io)));
+        a.v_scale[i] = i % 4 == 3 ? 0 : (float)(0.03 * (0.1 + oc_uniform(io)));
+    }
+    if (c->p[3] == 3) {
+        a.part_m = 0.8f;
+        a.part_g = 0.6f;
+    }
+    *sumsq = c->p[3] % 3 == 0 ? sum : c->p[3] == 1 ? INFINITY : NAN;
+    oc_args(io, &a, sizeof(a));
+    oc_what(io, "%d %s q8 decayed %d t %d%s%s", n, oc_type_name(c->type), c->p[1], c->p[2],
+            in_place ? " in place" : "",
+            c->p[3] == 3 ? " nadam"
+            : c->p[3]    ? " bad norm"
+                         : "");
+}
+
 /* rows, cols, some NaN and infinite */
 static void build_audit(struct oc_io *io, const struct oc_case *c)
 {
@@ -101,6 +161,13 @@ static void build_audit(struct oc_io *io, const struct oc_case *c)
 #define ADAMW(type, flags, ...)                                                                    \
     {                                                                                              \
         HZP_OP_adamw, build_adamw, type, flags,                                                    \
+        {                                                                                          \
+            __VA_ARGS__                                                                            \
+        }                                                                                          \
+    }
+#define CODES(type, flags, ...)                                                                    \
+    {                                                                                              \
+        HZP_OP_adamw, build_codes, type, flags,                                                    \
         {                                                                                          \
             __VA_ARGS__                                                                            \
         }                                                                                          \
@@ -145,6 +212,15 @@ const struct oc_case oc_cases_update[] = {
     MIXED(6),
     MIXED(7),
     BOTH(ADAMW, OC_BENCH, 1, 4 << 20, 0, 1, 3, 0),
+
+    BOTH(CODES, 0, 64, 0, 1, 0),
+    BOTH(CODES, 0, 0, 0, 1, 0),
+    BOTH(CODES, OC_IN_PLACE, 256, 192, 2, 0),
+    BOTH(CODES, 0, 2752, 1344, 1000, 0),
+    BOTH(CODES, 0, 34048, 33792, 3, 3),
+    BOTH(CODES, OC_IN_PLACE, 1088, 64, 7, 1),
+    BOTH(CODES, 0, 320, 320, 7, 2),
+    BOTH(CODES, OC_BENCH, 4 << 20, 0, 3, 0),
 
     AUDIT(HZP_F32, 0, 1, 2, 0),
     AUDIT(HZP_F32, 0, 0, 8, 0),

@@ -734,6 +734,8 @@ int oc_facts(struct oc_target *target, const char *pattern, bool slow)
     if (oc_wanted(pattern, HZP_OP_adamw)) {
         failures += fact_master(target, io, result);
         failures += fact_same_master(target, io, result);
+        if (!slow)
+            failures += oc_facts_update(target, io, result);
     }
     if (oc_wanted(pattern, HZP_OP_audit))
         failures += fact_audit(target, io, result);

@@ -88,6 +88,47 @@ static const char *compare(struct oc_target *target, struct oc_io *io, uint8_t *
     return NULL;
 }
 
+/* Rows of soft targets; broken: their rest is left out. */
+static const char *soft_as_pytorch(struct oc_target *target, struct oc_io *io, uint8_t *result,
+                                   bool broken)
+{
+    struct hzp_xent_args a = {0};
+    oc_io_reset(io, 1, false);
+    a.x = oc_mat(io, "x", SOFT_LOSSES, LOSSES_VOCAB, HZP_F32, OC_IN);
+    a.dx = oc_mat(io, "dx", SOFT_LOSSES, LOSSES_VOCAB, HZP_F32, OC_OUT);
+    int32_t *next = oc_array(io, "target", OC_I32, SOFT_LOSSES, OC_IN);
+    float *weight = oc_array(io, "weight", OC_F32, SOFT_LOSSES, OC_IN);
+    struct hzp_row_loss *how = oc_bytes(io, "how", SOFT_LOSSES * sizeof(*how), OC_IN);
+    struct hzp_soft *soft = oc_bytes(io, "soft", SOFT_LOSSES * sizeof(*soft), OC_IN);
+    for (int32_t r = 0; r < SOFT_LOSSES; r++) {
+        for (int32_t c = 0; c < LOSSES_VOCAB; c++)
+            oc_put(&a.x, r, c, soft_losses[r].x[c]);
+        next[r] = r;
+        weight[r] = soft_losses[r].weight;
+        how[r] = (struct hzp_row_loss){.kind = HZP_LOSS_SOFT,
+                                       .inv_temperature = soft_losses[r].inv_temperature};
+        soft[r] = soft_losses[r].soft;
+        soft[r].rest *= !broken;
+    }
+    a.target = next;
+    a.weight = weight;
+    a.how = how;
+    a.soft = soft;
+    a.loss = oc_array(io, "loss", OC_F32, SOFT_LOSSES, OC_OUT);
+    oc_args(io, &a, sizeof(a));
+    if (oc_target_run(target, HZP_OP_xent, io, result) < 0)
+        return "the op failed";
+    for (int32_t r = 0; r < SOFT_LOSSES; r++) {
+        const float *dx = AT((const float *)a.dx.ptr + (size_t)r * (size_t)a.dx.stride);
+        bool bad = far(AT(a.loss)[r], soft_losses[r].loss);
+        for (int32_t c = 0; c < LOSSES_VOCAB; c++)
+            bad |= far(dx[c], soft_losses[r].dx[c]);
+        if (bad)
+            return "a row of soft targets differs";
+    }
+    return NULL;
+}
+
 /* Importance sampling of what the model itself drew, with advantages of 1, is cross-entropy. */
 static const char *same_bits(struct oc_target *target, struct oc_io *io, uint8_t *result)
 {
@@ -224,10 +265,13 @@ int oc_facts_loss(struct oc_target *target, struct oc_io *io, uint8_t *result)
     int failures = verdict(target, "as PyTorch", compare(target, io, result, NONE)) +
                    verdict(target, "sequences as PyTorch", compare_sequences(target, io, result)) +
                    verdict(target, "pairs", about_pairs(target, io, result)) +
-                   verdict(target, "is as xent", same_bits(target, io, result));
+                   verdict(target, "is as xent", same_bits(target, io, result)) +
+                   verdict(target, "soft targets as PyTorch", soft_as_pytorch(target, io, result, false));
     const char *unseen = NULL;
     for (enum fault fault = SIGN; fault < FAULTS; fault++)
         if (!compare(target, io, result, fault))
             unseen = "a planted fault does not show";
+    if (!soft_as_pytorch(target, io, result, true))
+        unseen = "a rest that is left out does not show";
     return failures + verdict(target, "faults show", unseen);
 }

@@ -297,6 +297,18 @@ static const struct hzp_row_loss *xent_losses(struct oc_io *io, int32_t rows, in
     return how;
 }
 
+static const struct hzp_soft *xent_soft(struct oc_io *io, int32_t rows)
+{
+    static const struct hzp_soft soft = {
+        .count = 3, .token = {10, 3, 5}, .p = {0.5f, 0.2f, 0.05f}, .rest = 0.25f};
+    struct hzp_soft *all = oc_bytes(io, "soft", (size_t)rows * sizeof(soft), OC_IN);
+    for (int32_t r = 0; r < rows; r++) {
+        all[r] = soft;
+        all[r].rest = r ? 0.25f : 0;
+    }
+    return all;
+}
+
 static void grad_xent(struct probe *p, bool weighted, int kind, float kl, float cap)
 {
     enum { ROWS = 4, VOCAB = 11 };
@@ -309,6 +321,8 @@ static void grad_xent(struct probe *p, bool weighted, int kind, float kl, float 
         f.weight = xent_weights(p->f, ROWS);
     if (kind || kl != 0)
         f.how = xent_losses(p->f, ROWS, kind, kl);
+    if (kind == HZP_LOSS_SOFT)
+        f.soft = xent_soft(p->f, ROWS);
     f.loss = oc_array(p->f, "loss", OC_F32, ROWS, OC_OUT);
     p->y = (struct hzp_mat){f.loss, 1, ROWS, ROWS, HZP_F32};
     p->weight = oc_mat(p->f, "weight", 1, ROWS, HZP_F32, OC_IN);
@@ -325,6 +339,8 @@ static void grad_xent(struct probe *p, bool weighted, int kind, float kl, float 
         b.weight = xent_weights(p->b, ROWS);
     if (kind || kl != 0)
         b.how = xent_losses(p->b, ROWS, kind, kl);
+    if (kind == HZP_LOSS_SOFT)
+        b.soft = xent_soft(p->b, ROWS);
     b.loss = oc_array(p->b, "loss", OC_F32, ROWS, OC_OUT);
     p->cap = cap;
     backward(p, &b, sizeof(b));
@@ -391,6 +407,7 @@ int oc_grad(struct oc_target *target, const char *pattern, uint64_t seed)
     for (int kind = HZP_LOSS_XENT; kind < HZP_LOSS_KINDS; kind++)
         for (int kl = 0; kl < 2; kl++)
             GRAD(xent, xent, grad_xent(&p, true, kind, kl ? 0.3f : 0, 0))
+    GRAD(xent, xent, grad_xent(&p, true, HZP_LOSS_SOFT, 0, 3))
     GRAD(matmul, matmul, grad_matmul(&p, seed))
 #undef GRAD
     free(p.f_result);

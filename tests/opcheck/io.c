@@ -43,13 +43,13 @@ void oc_io_reset(struct oc_io *io, uint64_t seed, bool gaps)
 
 size_t oc_elem_size(enum oc_elem elem)
 {
-    static const size_t sizes[] = {4, 2, 2, 4, 8, 8, 1, 1};
+    static const size_t sizes[] = {4, 2, 2, 4, 8, 8, 1, 1, 1};
     return sizes[elem];
 }
 
 const char *oc_type_name(enum hzp_dtype type)
 {
-    static const char *const names[] = {"f32", "bf16", "i16", "i32", "e4m3"};
+    static const char *const names[] = {"f32", "bf16", "i16", "i32", "e4m3", "q8"};
     return names[type];
 }
 
@@ -70,7 +70,7 @@ static struct oc_buf *buf_add(struct oc_io *io, struct oc_buf buf, size_t shift)
 struct hzp_mat oc_mat(struct oc_io *io, const char *name, int32_t rows, int32_t cols,
                       enum hzp_dtype type, enum oc_role role)
 {
-    static const enum oc_elem elems[] = {OC_F32, OC_BF16, OC_I16, OC_I32, OC_E4M3};
+    static const enum oc_elem elems[] = {OC_F32, OC_BF16, OC_I16, OC_I32, OC_E4M3, OC_Q8};
     int32_t stride = io->gaps ? cols + 5 : cols;
     size_t shift = io->gaps ? hzp_dtype_size(type) : 0;
     struct oc_buf *buf =

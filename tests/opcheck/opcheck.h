@@ -16,7 +16,7 @@
 
 enum { OC_BUFS_MAX = 24, OC_ARGS_MAX = 512, OC_PARAMS = 10 };
 
-enum oc_elem { OC_F32, OC_BF16, OC_I16, OC_I32, OC_F64, OC_U64, OC_BYTES, OC_E4M3 };
+enum oc_elem { OC_F32, OC_BF16, OC_I16, OC_I32, OC_F64, OC_U64, OC_BYTES, OC_E4M3, OC_Q8 };
 enum oc_role { OC_IN, OC_OUT, OC_INOUT, OC_SCRATCH /* undefined afterwards */ };
 
 struct oc_buf {
@@ -137,6 +137,9 @@ int oc_facts(struct oc_target *target, const char *pattern, bool slow);
 
 /* facts_loss.c: those of xent. */
 int oc_facts_loss(struct oc_target *target, struct oc_io *io, uint8_t *result);
+
+/* facts_update.c: those of 8-bit moments. */
+int oc_facts_update(struct oc_target *target, struct oc_io *io, uint8_t *result);
 
 /* sabotage.c: breaks the target's rmsnorm in a certain way; kind 0 leaves it correct.  The name
  * is NULL past the last kind. */

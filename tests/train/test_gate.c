@@ -161,6 +161,8 @@ static void test_rejected(void **state)
     check_rejected(HZP_F32, HZP_F32, false);
     check_rejected(HZP_BF16, HZP_F32, true);
     check_rejected(HZP_BF16, HZP_BF16, false);
+    check_rejected(HZP_F32, HZP_Q8, false);
+    check_rejected(HZP_BF16, HZP_Q8, true);
 }
 
 /* --- Several ranks ---------------------------------------------------------------------------- */

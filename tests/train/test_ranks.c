@@ -79,10 +79,12 @@ static void assert_part(const struct hzp_units *a, const struct hzp_units *b, co
 
 static void assert_space(struct hzp_train_space *a, struct hzp_train_space *b)
 {
-    assert_part(hzp_train_space_m(a), hzp_train_space_m(b), "first moments");
-    assert_part(hzp_train_space_v(a), hzp_train_space_v(b), "second moments");
-    if (hzp_train_space_residual(a))
-        assert_part(hzp_train_space_residual(a), hzp_train_space_residual(b), "residuals");
+    for (int p = 0; p < HZP_STATE_WEIGHTS; p++) {
+        enum hzp_state_part part = (enum hzp_state_part)p;
+        if (hzp_train_space_part(a, part))
+            assert_part(hzp_train_space_part(a, part), hzp_train_space_part(b, part),
+                        hzp_state_part_name(part));
+    }
 }
 
 static void assert_same(struct tiny *one, struct ranks *r)
@@ -288,6 +290,26 @@ static void test_untied(void **state)
     tiny_close(one);
 }
 
+/* Moments in 8 bits: shards end where blocks do. */
+static void test_codes(void **state)
+{
+    static const struct hzp_groups groups[] = {{2, 2, 1, 1}, {4, 2, 1, 1}, {4, 4, 2, 1}};
+    for (int untied = 0; untied < 2; untied++) {
+        struct tiny_config config = defaults(untied ? HZP_F32 : HZP_BF16, groups[0], true);
+        config.recipe.moment_type = HZP_Q8;
+        config.untied = untied;
+        config.width = 48;
+        struct tiny *one = run_one(config);
+        for (int i = 0; i < HZP_COUNT(groups); i++) {
+            config.shards.groups = groups[i];
+            struct ranks *r = run_ranks(&config, 5);
+            assert_same(one, r);
+            ranks_close(r);
+        }
+        tiny_close(one);
+    }
+}
+
 /* --- Checkpoints ------------------------------------------------------------------------------ */
 
 static char dir[64];
@@ -359,12 +381,14 @@ static struct ranks *resume(struct tiny_config config, const struct hzp_units *w
 
 /* The same bytes saved at any number of ranks; and what was saved at one is resumed at any other.
  * */
-static void test_checkpoint(void **state)
+static void check_checkpoint(enum hzp_dtype moments, int32_t width)
 {
     static const struct hzp_groups groups[] = {{2, 2, 1, 1}, {4, 2, 2, 1}, {4, 4, 4, 1}};
     struct hzp_err_text text = {{0}, {0}};
     enum { HALF = 7 };
     struct tiny_config config = defaults(HZP_BF16, groups[0], true);
+    config.recipe.moment_type = moments;
+    config.width = width;
     struct tiny *whole = run_one(config), *half;
     struct tiny_config alone = config;
     alone.shards.groups = (struct hzp_groups){0};
@@ -404,6 +428,12 @@ static void test_checkpoint(void **state)
     free(bytes);
     tiny_close(half);
     tiny_close(whole);
+}
+
+static void test_checkpoint(void **state)
+{
+    check_checkpoint(HZP_BF16, 0);
+    check_checkpoint(HZP_Q8, 48); /* units of several shards */
 }
 
 /* Rank 0 gathers weights of which it has only a shard. */
@@ -755,6 +785,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_paths),
         cmocka_unit_test(test_plain),
         cmocka_unit_test(test_untied),
+        cmocka_unit_test(test_codes),
         cmocka_unit_test_setup_teardown(test_checkpoint, make_dir, drop_dir),
         cmocka_unit_test(test_weights_gathered),
         cmocka_unit_test_setup_teardown(test_saved_by_another_thread, make_dir, drop_dir),

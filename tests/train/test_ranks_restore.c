@@ -44,7 +44,7 @@ static struct tiny_config defaults(enum hzp_dtype type, struct hzp_groups groups
 
 /* Everything that learning goes on from, as one rank has it. */
 struct copy {
-    struct hzp_units weights, m, v, residual;
+    struct hzp_units weights, part[HZP_STATE_WEIGHTS]; /* layout NULL: there is none */
     uint64_t checksum;
     int64_t optimizer_step, learned_through;
 };
@@ -52,26 +52,24 @@ struct copy {
 static struct copy copy_of(struct tiny *t)
 {
     struct hzp_train_space *space = hzp_trainer_space(t->trainer);
-    const struct hzp_units *residual = hzp_train_space_residual(space);
     const struct hzp_version_record *record = &hzp_weights_current(t->weights)->record;
     struct copy c = {.weights = fixture_units_read(t->fixture.dev, tiny_units(t)),
-                     .m = fixture_units_read(t->fixture.dev, hzp_train_space_m(space)),
-                     .v = fixture_units_read(t->fixture.dev, hzp_train_space_v(space)),
                      .checksum = record->checksum,
                      .optimizer_step = record->optimizer_step,
                      .learned_through = record->learned_through};
-    if (residual)
-        c.residual = fixture_units_read(t->fixture.dev, residual);
+    for (int p = 0; p < HZP_STATE_WEIGHTS; p++)
+        if (hzp_train_space_part(space, (enum hzp_state_part)p))
+            c.part[p] = fixture_units_read(t->fixture.dev,
+                                           hzp_train_space_part(space, (enum hzp_state_part)p));
     return c;
 }
 
 static void free_copy(struct copy *c)
 {
     fixture_units_free(&c->weights);
-    fixture_units_free(&c->m);
-    fixture_units_free(&c->v);
-    if (c->residual.layout)
-        fixture_units_free(&c->residual);
+    for (int p = 0; p < HZP_STATE_WEIGHTS; p++)
+        if (c->part[p].layout)
+            fixture_units_free(&c->part[p]);
 }
 
 /* One rank's run: the state after SAVED updates, which is in dir as well, and that at the end. */
@@ -125,10 +123,10 @@ static void assert_rank(const struct copy *c, struct hzp_weights *w, struct hzp_
     assert_int_equal(v->record.optimizer_step, c->optimizer_step);
     assert_true(v->record.checksum == c->checksum);
     assert_part(&c->weights, hzp_version_units(w, v), "weights", rank);
-    assert_part(&c->m, hzp_train_space_m(space), "first moments", rank);
-    assert_part(&c->v, hzp_train_space_v(space), "second moments", rank);
-    if (c->residual.layout)
-        assert_part(&c->residual, hzp_train_space_residual(space), "residuals", rank);
+    for (int p = 0; p < HZP_STATE_WEIGHTS; p++)
+        if (c->part[p].layout)
+            assert_part(&c->part[p], hzp_train_space_part(space, (enum hzp_state_part)p),
+                        hzp_state_part_name((enum hzp_state_part)p), rank);
 }
 
 /* --- Restoring, as the file thread does ------------------------------------------------------- */
@@ -322,9 +320,10 @@ static void test_restored(void **state)
 }
 
 /* With the optimizer reset moments and residuals are zero on all ranks. */
-static void test_reset(void **state)
+static void check_reset(enum hzp_dtype moments)
 {
     struct tiny_config config = defaults(HZP_BF16, (struct hzp_groups){2, 2, 1, 1});
+    config.recipe.moment_type = moments;
     struct one one = run_one(config);
     struct ranks *r = open_ranks(&config, false);
     turn_to(r, SAVED + 2);
@@ -334,17 +333,40 @@ static void test_reset(void **state)
         fail_msg("%s", x.text.text);
     for (int i = 0; i < 1000; i++)
         ranks_turn(r);
-    struct hzp_units *const part[] = {&one.saved.m, &one.saved.v, &one.saved.residual};
-    for (int i = 0; i < HZP_COUNT(part); i++)
-        for (int32_t u = 0; u < part[i]->layout->units; u++) {
-            struct hzp_unit_view view = hzp_unit_view(part[i], u);
+    for (int p = 0; p < HZP_STATE_WEIGHTS; p++) {
+        const struct hzp_units *part = &one.saved.part[p];
+        for (int32_t u = 0; part->layout && u < part->layout->units; u++) {
+            struct hzp_unit_view view = hzp_unit_view(part, u);
             memset(view.base, 0, hzp_unit_bytes(&view));
         }
+    }
     assert_ranks(&one.saved, r);
     go_on(r);
     while (!all_learned(r))
         ranks_turn(r);
     ranks_close(r);
+    free_one(&one);
+}
+
+static void test_reset(void **state)
+{
+    check_reset(HZP_BF16);
+    check_reset(HZP_Q8);
+}
+
+/* Moments in 8 bits, of units that have several shards. */
+static void test_codes(void **state)
+{
+    static const struct hzp_groups groups[] = {
+        {2, 2, 1, 1}, {2, 2, 2, 2}, {4, 2, 1, 1}, {4, 4, 2, 1}};
+    struct tiny_config config = defaults(HZP_BF16, (struct hzp_groups){0});
+    config.recipe.moment_type = HZP_Q8;
+    config.width = 48;
+    struct one one = run_one(config);
+    for (int i = 0; i < HZP_COUNT(groups); i++) {
+        config.shards.groups = groups[i];
+        check(&one, &config, i % 2);
+    }
     free_one(&one);
 }
 
@@ -529,6 +551,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_restored, make_dir, drop_dir),
         cmocka_unit_test_setup_teardown(test_reset, make_dir, drop_dir),
+        cmocka_unit_test_setup_teardown(test_codes, make_dir, drop_dir),
         cmocka_unit_test_setup_teardown(test_paused, make_dir, drop_dir),
         cmocka_unit_test_setup_teardown(test_in_tail, make_dir, drop_dir),
         cmocka_unit_test_setup_teardown(test_other_weights, make_dir, drop_dir),

@@ -137,6 +137,8 @@ static void test_resume(void **state)
     check_resume(HZP_F32, HZP_F32, false, false);
     check_resume(HZP_BF16, HZP_F32, false, false);
     check_resume(HZP_BF16, HZP_BF16, false, false);
+    check_resume(HZP_F32, HZP_Q8, false, false);
+    check_resume(HZP_BF16, HZP_Q8, false, false);
     optimizer = HZP_NADAM; /* the product of its momenta is computed again */
     check_resume(HZP_F32, HZP_F32, false, false);
     optimizer = HZP_ADAMW;
@@ -149,6 +151,8 @@ static void test_resume(void **state)
     check_resume(HZP_BF16, HZP_BF16, true, false);
     check_resume(HZP_F32, HZP_F32, true, true);
     check_resume(HZP_BF16, HZP_BF16, true, true);
+    check_resume(HZP_BF16, HZP_Q8, true, false);
+    check_resume(HZP_BF16, HZP_Q8, true, true);
     unsetenv("HZP_POISON");
 }
 
@@ -207,6 +211,8 @@ static void test_snapshot(void **state)
     check_snapshot(HZP_F32, HZP_F32);
     check_snapshot(HZP_BF16, HZP_F32);
     check_snapshot(HZP_BF16, HZP_BF16);
+    check_snapshot(HZP_F32, HZP_Q8);
+    check_snapshot(HZP_BF16, HZP_Q8);
 }
 
 /* Moments that are damaged, and a server that stops before they are read. */
@@ -280,6 +286,8 @@ static void test_refusals(void **state)
     other = config;
     other.recipe.moment_type = HZP_BF16;
     expect(&other, &weights, HZP_EINVAL, "moments f32, now it is bf16");
+    other.recipe.moment_type = HZP_Q8;
+    expect(&other, &weights, HZP_EINVAL, "moments f32, now it is q8");
     other = config;
     other.recipe.optimizer = HZP_NADAM;
     expect(&other, &weights, HZP_EINVAL, "optimizer adamw, now it is nadam");

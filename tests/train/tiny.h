@@ -231,9 +231,11 @@ static inline void tiny_assert_same(struct tiny *a, struct tiny *b)
 {
     struct hzp_train_space *x = hzp_trainer_space(a->trainer), *y = hzp_trainer_space(b->trainer);
     assert_true(fixture_units_same(NULL, tiny_units(a), tiny_units(b)));
-    assert_true(fixture_units_same(NULL, hzp_train_space_m(x), hzp_train_space_m(y)));
-    assert_true(fixture_units_same(NULL, hzp_train_space_v(x), hzp_train_space_v(y)));
-    if (a->config.type == HZP_BF16)
-        assert_true(
-            fixture_units_same(NULL, hzp_train_space_residual(x), hzp_train_space_residual(y)));
+    for (int p = 0; p < HZP_STATE_WEIGHTS; p++) {
+        const struct hzp_units *own = hzp_train_space_part(x, (enum hzp_state_part)p);
+        const struct hzp_units *other = hzp_train_space_part(y, (enum hzp_state_part)p);
+        assert_int_equal(own != NULL, other != NULL);
+        if (own && !fixture_units_same(NULL, own, other))
+            fail_msg("%s differs", hzp_state_part_name((enum hzp_state_part)p));
+    }
 }

@@ -147,6 +147,13 @@ static void check_bytes(const struct hzp_groups *g)
         if (types[i] == HZP_BF16)
             state += hzp_units_shard_bytes(&layout, HZP_I16, g, HZP_LEVEL_STATE);
         assert_int_equal(b.state, state);
+        model.moment_type = HZP_Q8;
+        size_t codes = hzp_units_shard_bytes(layout.codes, HZP_Q8, g, HZP_LEVEL_STATE);
+        size_t scales = hzp_units_shard_bytes(layout.scales, HZP_F32, g, HZP_LEVEL_STATE);
+        size_t planned = hzp_groups_bytes(g, &model).state - b.residuals;
+        /* scales are padded to 16 in each unit */
+        assert_in_range(planned, 2 * (codes + scales) - 128 * (size_t)layout.units,
+                        2 * (codes + scales));
         assert_int_equal(b.fresh, g->z2 > 1 ? 8 * largest + 4 * tied : 0);
         assert_int_equal(b.gathered,
                          g->z3 > 1 ? hzp_dtype_size(types[i]) * (3 * largest + tied) : 0);

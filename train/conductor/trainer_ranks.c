@@ -135,10 +135,10 @@ static int stage_on_host(struct hzp_trainer *t, enum hzp_state_part part, int32_
                          const void **ret, struct hzp_err_text *reterr)
 {
     const struct hzp_model *model = t->config.model;
-    enum hzp_dtype type = part == HZP_STATE_WEIGHTS    ? model->act
-                          : part == HZP_STATE_RESIDUAL ? HZP_I16
-                                                       : t->config.recipe.moment_type;
-    size_t bytes = model->layout->unit[u].elements * hzp_dtype_size(type);
+    enum hzp_dtype type;
+    const struct hzp_layout *units =
+        hzp_state_layout(model->layout, model->act, t->config.recipe.moment_type, part, &type);
+    size_t bytes = units->unit[u].elements * hzp_dtype_size(type);
     const void *staged = hzp_collectives_state(t->learner->collectives, &t->asked.work, u);
     *ret = staged;
     if (hzp_device_host_memory(model->dev))
@@ -154,7 +154,15 @@ int hzp_trainer_gather(struct hzp_trainer *t, enum hzp_state_part part, int32_t 
                        struct hzp_err_text *reterr)
 {
     struct hzp_work *w = &t->asked.work;
+    enum hzp_dtype type;
     bool frozen = t->picture; /* several units are gathered at once, and stay valid */
+    if (!hzp_state_layout(t->config.model->layout, t->config.model->act,
+                          t->config.recipe.moment_type, part, &type)
+             ->unit[u]
+             .elements) { /* 8-bit moments have none of the embedding */
+        *ret = w;
+        return HZP_OK;
+    }
     bool here = frozen && w->kind == HZP_WORK_READ && w->gather.part == part &&
                 u > w->gather.unit && u < w->gather.unit + w->units;
     if (!here) {

@@ -72,13 +72,9 @@ const struct hzp_state_source *hzp_trainer_state_source(struct hzp_trainer *t,
     const struct hzp_train_space *s = t->learner->space;
     const struct hzp_state_source *whole = hzp_trainer_whole(t);
     ret->trainer = t;
-    ret->source = (struct hzp_state_source){
-        .part = {[HZP_STATE_M] = hzp_train_space_m(s),
-                 [HZP_STATE_V] = hzp_train_space_v(s),
-                 [HZP_STATE_RESIDUAL] = hzp_train_space_residual(s),
-                 [HZP_STATE_WEIGHTS] = hzp_version_units(t->config.model->weights, v)},
-        .read = read_unit,
-        .ctx = ret};
+    ret->source = (struct hzp_state_source){.read = read_unit, .ctx = ret};
+    for (int p = 0; p < HZP_STATE_PARTS; p++)
+        ret->source.part[p] = hzp_gather_units(t->config.model, v, s, (enum hzp_state_part)p);
     return whole ? whole : &ret->source;
 }
 

@@ -7,22 +7,16 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* The type of a part; false: there is no such part. */
-static bool type_of(enum hzp_state_part part, enum hzp_dtype type, enum hzp_dtype moment_type,
-                    enum hzp_dtype *ret)
-{
-    *ret = part == HZP_STATE_WEIGHTS ? type : part == HZP_STATE_RESIDUAL ? HZP_I16 : moment_type;
-    return part != HZP_STATE_RESIDUAL || type == HZP_BF16;
-}
-
 size_t hzp_snapshot_bytes(const struct hzp_layout *layout, enum hzp_dtype type,
                           enum hzp_dtype moment_type)
 {
     size_t bytes = 0;
     enum hzp_dtype of;
-    for (int p = 0; p < HZP_STATE_PARTS; p++)
-        if (type_of((enum hzp_state_part)p, type, moment_type, &of))
-            bytes += hzp_units_bytes(layout, of);
+    for (int p = 0; p < HZP_STATE_PARTS; p++) {
+        const struct hzp_layout *part =
+            hzp_state_layout(layout, type, moment_type, (enum hzp_state_part)p, &of);
+        bytes += part ? hzp_units_bytes(part, of) : 0;
+    }
     return bytes;
 }
 
@@ -32,14 +26,16 @@ int hzp_snapshot_create(const struct hzp_layout *layout, enum hzp_dtype type,
     struct hzp_snapshot *s = hzp_xcalloc(1, sizeof(*s));
     enum hzp_dtype of;
     for (int p = 0; p < HZP_STATE_PARTS; p++) {
-        if (!type_of((enum hzp_state_part)p, type, moment_type, &of))
+        const struct hzp_layout *part =
+            hzp_state_layout(layout, type, moment_type, (enum hzp_state_part)p, &of);
+        if (!part)
             continue;
-        s->memory[p] = malloc(hzp_units_bytes(layout, of));
+        s->memory[p] = malloc(hzp_units_bytes(part, of));
         if (!s->memory[p]) {
             hzp_snapshot_destroy(s);
             return HZP_ENOMEM;
         }
-        hzp_units_init(&s->part[p], layout, of, s->memory[p]);
+        hzp_units_init(&s->part[p], part, of, s->memory[p]);
     }
     *ret = s;
     return HZP_OK;

@@ -150,18 +150,8 @@ int hzp_trainer_load_suspended(struct hzp_trainer *t, const struct hzp_version *
     return r;
 }
 
-static int clear_unit(void *ctx, int32_t u, const struct hzp_unit_view *host)
-{
-    memset(host->base, 0, host->elements * hzp_dtype_size(host->type));
-    return HZP_OK;
-}
-
 int hzp_trainer_clear_suspended(struct hzp_trainer *t)
 {
-    const struct hzp_units *residual = hzp_train_space_residual(t->learner->space);
-    struct hzp_device *dev = t->config.model->dev;
     HZP_ASSERT(hzp_trainer_suspended(t));
-    HZP_TRY(hzp_units_fill(dev, hzp_train_space_m(t->learner->space), clear_unit, NULL));
-    HZP_TRY(hzp_units_fill(dev, hzp_train_space_v(t->learner->space), clear_unit, NULL));
-    return residual ? hzp_units_fill(dev, residual, clear_unit, NULL) : HZP_OK;
+    return hzp_train_space_clear(t->learner->space);
 }

@@ -193,29 +193,20 @@ static void begin_verdict(struct hzp_learner_by_link *b)
 
 /* --- Older versions --------------------------------------------------------------------------- */
 
-static int clear_unit(void *ctx, int32_t u, const struct hzp_unit_view *host)
-{
-    memset(host->base, 0, host->elements * hzp_dtype_size(host->type));
-    return HZP_OK;
-}
-
 /* The state is zero until it is filled.  False: a request still reads the slot that the version
  * needs. */
 static bool begin_clear(struct hzp_learner_by_link *b)
 {
     struct hzp_learner *l = b->learner;
-    const struct hzp_units *state[] = {hzp_train_space_m(l->space), hzp_train_space_v(l->space),
-                                       hzp_train_space_residual(l->space)};
     if (hzp_learner_take_draft(l) < 0)
         return false;
     b->filled = (struct hzp_rank_filled){0};
     b->open = false;
     b->writes = true;
-    for (int i = 0; i < HZP_COUNT(state); i++)
-        if (state[i] && hzp_units_fill(l->config.model->dev, state[i], clear_unit, NULL) < 0) {
-            give_up(b, "cannot zero the optimizer's state");
-            return true;
-        }
+    if (hzp_train_space_clear(l->space) < 0) {
+        give_up(b, "cannot zero the optimizer's state");
+        return true;
+    }
     listen(b);
     return true;
 }
@@ -223,17 +214,19 @@ static bool begin_clear(struct hzp_learner_by_link *b)
 /* The units of a work are those of this model, and there is room for them. */
 static bool has_units(const struct hzp_learner_by_link *b)
 {
-    const struct hzp_layout *layout = b->learner->config.model->layout;
+    const struct hzp_learner *l = b->learner;
     const struct hzp_work *work = &b->heard;
+    enum hzp_dtype type;
+    const struct hzp_layout *all = l->config.model->layout;
+    const struct hzp_layout *layout = hzp_state_layout(
+        all, l->config.model->act, l->config.recipe.moment_type, work->gather.part, &type);
     size_t elements = 0, rooms = 0;
-    if (work->gather.unit + work->units > layout->units ||
-        (work->gather.part == HZP_STATE_RESIDUAL && !hzp_train_space_residual(b->learner->space)))
+    if (!layout || work->gather.unit + work->units > layout->units)
         return false;
     for (int32_t u = work->gather.unit; u < work->gather.unit + work->units; u++)
         elements += layout->unit[u].elements, rooms += layout->unit[u].room;
-    return work->kind == HZP_WORK_READ
-               ? rooms * sizeof(float) <= hzp_collectives_stage_bytes(layout)
-               : elements <= hzp_collectives_fill_elements(b->learner->collectives);
+    return work->kind == HZP_WORK_READ ? rooms * sizeof(float) <= hzp_collectives_stage_bytes(all)
+                                       : elements <= hzp_collectives_fill_elements(l->collectives);
 }
 
 static void begin_units(struct hzp_learner_by_link *b)

@@ -649,10 +649,7 @@ double hzp_collectives_loss(const struct hzp_collectives *x, int32_t bin)
 const struct hzp_units *hzp_collectives_part(const struct hzp_collectives *x,
                                              enum hzp_state_part part, const struct hzp_version *v)
 {
-    struct hzp_train_space *s = x->config.space;
-    const struct hzp_units *of_state[] = {&s->m, &s->v, &s->residual};
-    return part == HZP_STATE_WEIGHTS ? hzp_version_units(x->config.model->weights, v)
-                                     : of_state[part];
+    return hzp_gather_units(x->config.model, v, x->config.space, part);
 }
 
 int32_t hzp_collectives_gathered(const struct hzp_collectives *x, int32_t u)
@@ -669,13 +666,12 @@ int32_t hzp_collectives_gathered(const struct hzp_collectives *x, int32_t u)
 /* Where unit u is in the stage. */
 static char *place_in_stage(const struct hzp_collectives *x, const struct hzp_work *work, int32_t u)
 {
-    const struct hzp_layout *layout = x->config.model->layout;
     const struct hzp_units *units =
         hzp_collectives_part(x, work->gather.part, hzp_weights_current(x->config.model->weights));
     size_t before = 0;
     HZP_ASSERT(u >= work->gather.unit && u < work->gather.unit + work->units);
     for (int32_t i = work->gather.unit; i < u; i++)
-        before += layout->unit[i].room;
+        before += units->layout->unit[i].room;
     return (char *)x->stage + before * hzp_dtype_size(units->type);
 }
 
@@ -689,7 +685,9 @@ static void gather_of_state(struct hzp_collectives *x, const struct hzp_work *wo
         hzp_collectives_part(x, part, hzp_weights_current(model->weights));
     enum hzp_group group = weights ? HZP_GROUP_PARAMS : HZP_GROUP_STATE;
     size_t shards = (size_t)(weights ? groups->z3 : groups->z1);
-    size_t bytes = model->layout->unit[u].room / shards * hzp_dtype_size(units->type);
+    size_t bytes = units->layout->unit[u].room / shards * hzp_dtype_size(units->type);
+    if (!bytes)
+        return;
     if (x->size[group] == 1) {
         if (hzp_device_copy(model->dev, place_in_stage(x, work, u), hzp_unit_base(units, u),
                             bytes) < 0)

@@ -20,7 +20,7 @@ void hzp_collectives_fill(struct hzp_collectives *x, const struct hzp_work *work
         hzp_collectives_part(x, work->gather.part, hzp_weights_current(model->weights));
     size_t elements = 0;
     for (int32_t u = work->gather.unit; u < work->gather.unit + work->units; u++)
-        elements += model->layout->unit[u].elements;
+        elements += units->layout->unit[u].elements;
     HZP_ASSERT(elements <= hzp_collectives_fill_elements(x));
     hzp_collectives_append(x);
     struct hzp_transfer what = {.op = HZP_BROADCAST,

@@ -2,7 +2,6 @@
 #include "train/learner/start_state.h"
 
 #include "base/arena.h"
-#include "nanobatch/model/train_space_state.h"
 #include "weights/safetensors.h"
 
 #include <inttypes.h>
@@ -20,26 +19,12 @@ struct header {
 /* Marks the link's transfers. */
 enum { TAG = 0x7353 };
 
-/* The optimizer's state as it is named in the file. */
-static const struct {
-    const char *name;
-    size_t units; /* offset in the train space */
-} parts[] = {
-    {"m", offsetof(struct hzp_train_space, m)},
-    {"v", offsetof(struct hzp_train_space, v)},
-    {"residual", offsetof(struct hzp_train_space, residual)},
-};
-
-static const struct hzp_units *part_of(const struct hzp_train_space *space, int i)
-{
-    const struct hzp_units *units = (const void *)((const char *)space + parts[i].units);
-    return units->layout ? units : NULL; /* F32 models have no residuals */
-}
-
 /* Broadcasts are the same calls on all ranks; of the state and weights in the device's memory. */
 static int broadcast(const struct hzp_start_state *s, void *data, size_t bytes,
                      struct hzp_err_text *reterr)
 {
+    if (!bytes)
+        return HZP_OK;
     struct hzp_transfer t = {.op = HZP_BROADCAST, .count = bytes, .recv = data, .tag = TAG};
     return hzp_link_move(hzp_collectives_link(s->collectives), &t, reterr);
 }
@@ -76,15 +61,15 @@ static int device_failed(int r, struct hzp_err_text *reterr)
 
 /* Reads each unit of the tensor into `whole`, and broadcasts it through the stage. */
 static int send_tensor(struct hzp_start_state *s, const struct hzp_st_tensor *tensor,
-                       enum hzp_dtype type, void *whole, struct hzp_err_text *reterr)
+                       const struct hzp_units *units, void *whole, struct hzp_err_text *reterr)
 {
-    const struct hzp_layout *layout = s->model->layout;
+    const struct hzp_layout *layout = units->layout;
     void *stage = hzp_collectives_stage(s->collectives);
     int64_t at = 0;
     for (int32_t u = 0; u < layout->units; u++) {
         int64_t n = (int64_t)layout->unit[u].elements;
         HZP_TRY(hzp_safetensors_read(tensor, at, n, whole, reterr));
-        size_t bytes = (size_t)n * hzp_dtype_size(type);
+        size_t bytes = (size_t)n * hzp_dtype_size(units->type);
         int r = hzp_device_copy(s->model->dev, stage, whole, bytes);
         if (r < 0)
             return device_failed(r, reterr);
@@ -99,11 +84,12 @@ static int send_state(struct hzp_start_state *s, const struct hzp_safetensors *s
 {
     void *whole = hzp_xmalloc(hzp_layout_largest(s->model->layout) * sizeof(float));
     int r = HZP_OK;
-    for (int i = 0; i < HZP_COUNT(parts) && r >= 0; i++) {
-        const struct hzp_units *units = part_of(s->space, i);
-        const struct hzp_st_tensor *tensor = hzp_safetensors_find(st, parts[i].name);
+    for (int p = 0; p < HZP_STATE_WEIGHTS && r >= 0; p++) {
+        enum hzp_state_part part = (enum hzp_state_part)p;
+        const struct hzp_units *units = hzp_train_space_part(s->space, part);
+        const struct hzp_st_tensor *tensor = hzp_safetensors_find(st, hzp_state_part_name(part));
         if (units && tensor) /* the trainer has loaded the file */
-            r = send_tensor(s, tensor, units->type, whole, reterr);
+            r = send_tensor(s, tensor, units, whole, reterr);
     }
     free(whole);
     return r;
@@ -151,13 +137,12 @@ out:
 static int receive_state(struct hzp_start_state *s, struct hzp_err_text *reterr)
 {
     char *stage = hzp_collectives_stage(s->collectives);
-    const struct hzp_layout *layout = s->model->layout;
-    for (int i = 0; i < HZP_COUNT(parts); i++) {
-        const struct hzp_units *units = part_of(s->space, i);
+    for (int p = 0; p < HZP_STATE_WEIGHTS; p++) {
+        const struct hzp_units *units = hzp_train_space_part(s->space, (enum hzp_state_part)p);
         if (!units)
             continue;
         size_t size = hzp_dtype_size(units->type);
-        for (int32_t u = 0; u < layout->units; u++) {
+        for (int32_t u = 0; u < units->layout->units; u++) {
             struct hzp_unit_view view = hzp_unit_view(units, u);
             HZP_TRY(broadcast(s, stage, view.elements * size, reterr));
             int r = hzp_device_copy(s->model->dev, view.base, stage + view.part.first * size,

@@ -48,11 +48,6 @@ struct work {
     struct outcome own; /* another rank: its first failure, told at the end */
 };
 
-static const char *const part_name[] = {[HZP_STATE_M] = "m",
-                                        [HZP_STATE_V] = "v",
-                                        [HZP_STATE_RESIDUAL] = "residual",
-                                        [HZP_STATE_WEIGHTS] = "the weights"};
-
 static struct hzp_unit_view slice_view(const struct work *w, enum hzp_state_part part, int32_t u)
 {
     const struct hzp_units *units = hzp_gather_units(w->s->model, w->v, w->s->space, part);
@@ -101,13 +96,13 @@ static int check_head(const struct work *w, int32_t rank, enum hzp_state_part pa
     memcpy(&head, w->piece, sizeof(head));
     if (head.code < 0)
         return hzp_fail(reterr, head.code, "rank %d cannot copy its slice of unit %d of %s: %s",
-                        rank, u, part_name[part], hzp_err_name(head.code));
+                        rank, u, hzp_state_part_name(part), hzp_err_name(head.code));
     if (head.rank != rank || head.part != (int32_t)part || head.unit != u ||
         head.checksum != hzp_unit_checksum(data))
         return hzp_fail(reterr, HZP_EIO,
                         "rank %d's slice of unit %d of %s is another one, or was damaged on its "
                         "way",
-                        rank, u, part_name[part]);
+                        rank, u, hzp_state_part_name(part));
     return HZP_OK;
 }
 
@@ -149,7 +144,7 @@ static int gather(void *ctx, enum hzp_state_part part, int32_t u, struct hzp_uni
             result = hzp_fail(reterr, HZP_EINVAL,
                               "rank %d has another norm than rank 0 in unit %d of %s, of which all "
                               "ranks must have the same",
-                              rank, u, part_name[part]);
+                              rank, u, hzp_state_part_name(part));
     }
     *ret = hzp_unit_view(&w->whole.part[part], u);
     *ret_owned = NULL;
@@ -197,8 +192,8 @@ static int keep(struct work *w, enum hzp_state_part part, int32_t u, struct hzp_
     struct hzp_unit_view mine = slice_view(w, part, u), data = in_piece(w, mine);
     HZP_TRY(check_head(w, w->rank, part, u, &data, reterr));
     int r = hzp_device_copy(w->s->model->dev, mine.base, data.base, hzp_unit_bytes(&mine));
-    return r < 0 ? hzp_fail(reterr, r, "cannot copy unit %d of %s: %s", u, part_name[part],
-                            hzp_err_name(r))
+    return r < 0 ? hzp_fail(reterr, r, "cannot copy unit %d of %s: %s", u,
+                            hzp_state_part_name(part), hzp_err_name(r))
                  : HZP_OK;
 }
 

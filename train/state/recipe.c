@@ -69,6 +69,11 @@ double hzp_recipe_divisor(const struct hzp_recipe *recipe, double weights, int64
     }
 }
 
+const char *hzp_moments_name(enum hzp_dtype type)
+{
+    return type == HZP_Q8 ? "q8" : type == HZP_BF16 ? "bf16" : "f32";
+}
+
 int hzp_recipe_check(const struct hzp_recipe *r, struct hzp_err_text *reterr)
 {
     const struct {
@@ -99,7 +104,7 @@ int hzp_recipe_check(const struct hzp_recipe *r, struct hzp_err_text *reterr)
     if (r->schedule == HZP_LR_COSINE && r->total_steps < 1)
         return hzp_fail_param(reterr, HZP_EINVAL, "total_steps",
                               "a cosine schedule needs its last step");
-    if (r->moment_type != HZP_F32 && r->moment_type != HZP_BF16)
-        return hzp_fail_param(reterr, HZP_EINVAL, "moments", "moments must be f32 or bf16");
+    if (r->moment_type != HZP_F32 && r->moment_type != HZP_BF16 && r->moment_type != HZP_Q8)
+        return hzp_fail_param(reterr, HZP_EINVAL, "moments", "moments must be f32, bf16 or q8");
     return HZP_OK;
 }

@@ -62,5 +62,8 @@ struct hzp_deck hzp_recipe_deck(const struct hzp_recipe *recipe, int32_t layers)
 /* The most rows of a document. */
 int32_t hzp_recipe_rows(const struct hzp_recipe *recipe);
 
-/* HZP_EINVAL names the field that is out of range (HZP_F32 or HZP_BF16 moments, ...). */
+/* "f32", "bf16" or "q8". */
+const char *hzp_moments_name(enum hzp_dtype type);
+
+/* HZP_EINVAL names the field that is out of range (F32, BF16 or Q8 moments, ...). */
 int hzp_recipe_check(const struct hzp_recipe *recipe, struct hzp_err_text *reterr);

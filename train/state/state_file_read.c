@@ -16,10 +16,6 @@ struct hzp_state_file {
     char path[PATH_MAX];
 };
 
-/* Moments and residuals as the file names them. */
-static const char *const part_name[HZP_STATE_WEIGHTS] = {
-    [HZP_STATE_M] = "m", [HZP_STATE_V] = "v", [HZP_STATE_RESIDUAL] = "residual"};
-
 static int get_number(const struct hzp_safetensors *st, const char *path, const char *key,
                       int64_t low, int64_t *ret, struct hzp_err_text *reterr)
 {
@@ -96,8 +92,9 @@ static int read_part(const struct hzp_state_file *file, const struct hzp_state_s
                                  .failed = ATOMIC_FLAG_INIT,
                                  .stop = stop,
                                  .reterr = reterr};
-    HZP_TRY(find_state(file->st, file->path, part_name[part], units, &reader.tensor, reterr));
-    snprintf(key, sizeof(key), "%s_checksum", part_name[part]);
+    const char *name = hzp_state_part_name(part);
+    HZP_TRY(find_state(file->st, file->path, name, units, &reader.tensor, reterr));
+    snprintf(key, sizeof(key), "%s_checksum", name);
     const char *then = hzp_safetensors_meta(file->st, key);
     HZP_TRY(hzp_units_fill_by(sink->dev, units, take_unit, &reader, sink->threads));
     snprintf(now, sizeof(now), "%016" PRIx64, atomic_load(&reader.sum));
@@ -159,7 +156,8 @@ static int check(const struct hzp_state_file *file, const struct hzp_state_sink 
     HZP_TRY(get_numbers(file->st, file->path, ret, reterr));
     for (int p = 0; p < HZP_STATE_WEIGHTS; p++)
         if (sink->part[p])
-            HZP_TRY(find_state(file->st, file->path, part_name[p], sink->part[p], &found, reterr));
+            HZP_TRY(find_state(file->st, file->path, hzp_state_part_name((enum hzp_state_part)p),
+                               sink->part[p], &found, reterr));
     return HZP_OK;
 }
 
@@ -218,11 +216,10 @@ int hzp_trainer_read_numbers(const char *dir, struct hzp_trainer_numbers *ret,
 struct hzp_state_sink hzp_state_space_sink(const struct hzp_model *model,
                                            const struct hzp_train_space *space)
 {
-    return (struct hzp_state_sink){.part = {[HZP_STATE_M] = hzp_train_space_m(space),
-                                            [HZP_STATE_V] = hzp_train_space_v(space),
-                                            [HZP_STATE_RESIDUAL] = hzp_train_space_residual(space)},
-                                   .dev = model->dev,
-                                   .threads = model->dev->threads};
+    struct hzp_state_sink sink = {.dev = model->dev, .threads = model->dev->threads};
+    for (int p = 0; p < HZP_STATE_WEIGHTS; p++)
+        sink.part[p] = hzp_train_space_part(space, (enum hzp_state_part)p);
+    return sink;
 }
 
 int hzp_state_weights_checksum(const struct hzp_model *model, const struct hzp_version *v,

@@ -12,8 +12,11 @@
 
 static bool type_in_memory(enum hzp_disk_type type, enum hzp_dtype *ret)
 {
-    *ret = type == HZP_DISK_BF16 ? HZP_BF16 : type == HZP_DISK_I16 ? HZP_I16 : HZP_F32;
-    return type == HZP_DISK_BF16 || type == HZP_DISK_I16 || type == HZP_DISK_F32;
+    *ret = type == HZP_DISK_BF16  ? HZP_BF16
+           : type == HZP_DISK_I16 ? HZP_I16
+           : type == HZP_DISK_U8  ? HZP_Q8
+                                  : HZP_F32;
+    return *ret != HZP_F32 || type == HZP_DISK_F32;
 }
 
 /* The tensor, if it is there, holds all units in order. */
@@ -58,20 +61,24 @@ static int verify_tensor(const struct hzp_safetensors *st, const char *path, con
 int hzp_trainer_verify(const char *dir, const struct hzp_layout *layout, uint64_t weights_checksum,
                        int64_t *ret_learned_through, struct hzp_err_text *reterr)
 {
-    static const char *const name[] = {"m", "v", "residual"};
     char path[PATH_MAX], now[32];
     struct hzp_safetensors *st;
     snprintf(path, sizeof(path), "%s/trainer.safetensors", dir);
     HZP_TRY(hzp_safetensors_open(path, &st, reterr));
     const char *then = hzp_safetensors_meta(st, "weights_checksum");
     const char *through = hzp_safetensors_meta(st, "learned_through");
+    const char *moments = hzp_safetensors_meta(st, "moments");
+    enum hzp_dtype type, of = moments && !strcmp(moments, "q8") ? HZP_Q8 : HZP_F32;
     snprintf(now, sizeof(now), "%016" PRIx64, weights_checksum);
     int r = HZP_OK;
     if (!then || strcmp(then, now))
         r = hzp_fail(reterr, HZP_EFORMAT, "%s: belongs to other weights (checksum %s, not %s)",
                      path, then ? then : "missing", now);
-    for (int i = 0; i < HZP_COUNT(name) && r >= 0; i++)
-        r = verify_tensor(st, path, name[i], layout, reterr);
+    for (int p = 0; p < HZP_STATE_WEIGHTS && r >= 0; p++) {
+        enum hzp_state_part part = (enum hzp_state_part)p;
+        const struct hzp_layout *units = hzp_state_layout(layout, HZP_BF16, of, part, &type);
+        r = units ? verify_tensor(st, path, hzp_state_part_name(part), units, reterr) : HZP_OK;
+    }
     *ret_learned_through = through ? strtoll(through, NULL, 10) : -1;
     hzp_safetensors_close(st);
     return r;

@@ -76,7 +76,7 @@ static void print_field(const struct hzp_recipe *recipe, const struct field *f, 
         snprintf(ret, size, "%s", f->word[*(const int *)at]);
         break;
     case MOMENTS:
-        snprintf(ret, size, "%s", *(const enum hzp_dtype *)at == HZP_BF16 ? "bf16" : "f32");
+        snprintf(ret, size, "%s", hzp_moments_name(*(const enum hzp_dtype *)at));
         break;
     }
 }
@@ -123,11 +123,9 @@ enum hzp_disk_type hzp_state_disk_type(const struct hzp_units *units)
 {
     return units->type == HZP_BF16  ? HZP_DISK_BF16
            : units->type == HZP_I16 ? HZP_DISK_I16
+           : units->type == HZP_Q8  ? HZP_DISK_U8
                                     : HZP_DISK_F32;
 }
-
-static const char *const part_name[] = {
-    [HZP_STATE_M] = "m", [HZP_STATE_V] = "v", [HZP_STATE_RESIDUAL] = "residual"};
 
 /* Names the part in the file's header: a tensor of all units in order, and its checksum. */
 static int declare_part(const struct hzp_state_source *source, struct hzp_st_writer *w,
@@ -140,10 +138,10 @@ static int declare_part(const struct hzp_state_source *source, struct hzp_st_wri
         return HZP_OK;
     int64_t shape = (int64_t)units->layout->elements;
     HZP_TRY(hzp_state_source_sum(source, part, &sum, reterr));
-    snprintf(key, sizeof(key), "%s_checksum", part_name[part]);
+    snprintf(key, sizeof(key), "%s_checksum", hzp_state_part_name(part));
     snprintf(text, sizeof(text), "%016" PRIx64, sum);
     hzp_st_writer_meta(w, key, text);
-    hzp_st_writer_declare(w, part_name[part], hzp_state_disk_type(units), 1, &shape);
+    hzp_st_writer_declare(w, hzp_state_part_name(part), hzp_state_disk_type(units), 1, &shape);
     return HZP_OK;
 }
 
