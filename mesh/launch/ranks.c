@@ -64,7 +64,7 @@ int hzp_ranks_start(const struct hzp_ranks_settings *settings, char **argv,
     if (mpi && !mpi_usable(&about))
         return hzp_fail_param(reterr, HZP_EUNSUP, "--ranks", "--ranks %lld: %s",
                               (long long)settings->ranks, about.text);
-    HZP_TRY(hzp_control_make_key(key, reterr)); /* says so if there is no ZeroMQ */
+    HZP_TRY(hzp_control_make_key(key, reterr)); /* says so if ZeroMQ has no CURVE */
     hzp_life_open(&life, settings->silent_s);
     int r = mpi ? run_ranks(settings, argv, &life, status, reterr)
                 : hzp_launch_processes((int)settings->ranks, argv, settings->restarts,

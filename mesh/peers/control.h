@@ -48,13 +48,13 @@ struct hzp_control_config {
     bool again;
 };
 
-/* A new secret key.  HZP_EUNSUP: built without ZeroMQ, or that without CURVE. */
+/* A new secret key.  HZP_EUNSUP: this ZeroMQ has no CURVE. */
 int hzp_control_make_key(char ret[HZP_CONTROL_KEY], struct hzp_err_text *reterr);
 
 /* Rank 0: listens on host ("127.0.0.1", "*") and port (0: any free one); endpoint is what others
  * connect to, with `name` as the host.  A host that begins with "/" is a file, in a folder that
  * only this user may enter.  HZP_EINVAL: not loopback and no key; HZP_EIO: the address cannot be
- * used; HZP_EUNSUP: built without ZeroMQ. */
+ * used. */
 int hzp_control_listen(const struct hzp_control_config *config, const char *host, int port,
                        const char *name, char endpoint[HZP_CONTROL_ENDPOINT],
                        struct hzp_control **ret, struct hzp_err_text *reterr);

@@ -30,8 +30,7 @@ struct hzp_pipe_peer {
     size_t size; /* 0: none */
 };
 
-/* message_max: longer ones end the connection.  HZP_EIO: the place cannot be used; HZP_EUNSUP:
- * built without ZeroMQ. */
+/* message_max: longer ones end the connection.  HZP_EIO: the place cannot be used. */
 int hzp_pipe_listen(const struct hzp_pipe_place *at, size_t message_max, struct hzp_pipe **ret,
                     struct hzp_err_text *reterr);
 int hzp_pipe_connect(const struct hzp_pipe_place *at, size_t message_max, struct hzp_pipe **ret,
