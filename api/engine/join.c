@@ -32,8 +32,8 @@ static int load_slice(struct hzp_assembly *a, struct hzp_version *draft, const c
     return HZP_OK;
 }
 
-/* The first version is rank 0's: each rank reads its slice from the same directory, and gets its
- * slice of the optimizer's state from rank 0. */
+/* The first version is rank 0's: each rank reads its slice from the same directory, of the
+ * optimizer's state, too. */
 static int fill(void *ctx, struct hzp_version *draft, struct hzp_err_text *reterr)
 {
     const struct joining *j = ctx;
