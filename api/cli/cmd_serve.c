@@ -11,7 +11,6 @@
 #include "api/cli/signals.h"
 #include "api/engine/follow.h"
 #include "api/engine/group.h"
-#include "api/engine/join.h"
 #include "api/engine/exclusions.h"
 #include "api/engine/rejoin.h"
 #include "api/http/server.h"
