@@ -161,7 +161,7 @@ int hzp_follow(const struct hzp_follow_config *config, struct hzp_err_text *rete
     return r;
 }
 
-static const uint64_t slice_ns = 100000000; /* the longest step of a group that only learns */
+/* --- Ranks that compute each step together ---------------------------------------------------- */
 
 struct joining {
     struct hzp_assembly *a;
@@ -186,7 +186,7 @@ static int load_slice(struct hzp_assembly *a, struct hzp_version *draft, const c
 
 /* The first version is rank 0's: each rank reads its slice from the same directory, of the
  * optimizer's state, too. */
-static int fill(void *ctx, struct hzp_version *draft, struct hzp_err_text *reterr)
+static int fill_slice(void *ctx, struct hzp_version *draft, struct hzp_err_text *reterr)
 {
     const struct joining *j = ctx;
     struct hzp_assembly *a = j->a;
@@ -270,7 +270,7 @@ static int compute(struct hzp_assembly *a, struct hzp_err_text *reterr)
     return r;
 }
 
-static int run(struct hzp_assembly *a, struct hzp_err_text *reterr)
+static int run_joined(struct hzp_assembly *a, struct hzp_err_text *reterr)
 {
     struct joining j = {.a = a, .start = {.first_id = 1}};
     HZP_TRY(hzp_group_agree_learning(a->is.group, a->is.training != NULL, reterr));
@@ -279,7 +279,7 @@ static int run(struct hzp_assembly *a, struct hzp_err_text *reterr)
     HZP_TRY(hzp_assembly_open(a, j.start.first_id, reterr));
     if (a->is.training)
         HZP_TRY(hzp_assembly_open_learner(a, reterr));
-    HZP_TRY(hzp_assembly_fill(a, a->is.training ? fill : NULL, &j, reterr));
+    HZP_TRY(hzp_assembly_fill(a, a->is.training ? fill_slice : NULL, &j, reterr));
     HZP_TRY(hzp_assembly_open_serving(a, reterr));
     return a->by_link ? lead(a, reterr) : compute(a, reterr);
 }
@@ -311,7 +311,7 @@ int hzp_group_join(const struct hzp_engine_settings *settings, struct hzp_link *
     struct hzp_assembly parts;
     int r = hzp_assembly_read(&config, &parts, reterr);
     if (r == HZP_OK)
-        r = run(&parts, reterr);
+        r = run_joined(&parts, reterr);
     if (r < 0 && ended_with_first(link)) {
         hzp_log(HZP_LOG_INFO, "engine", "rank=%d ends with rank=0", hzp_link_rank(link));
         r = HZP_OK;

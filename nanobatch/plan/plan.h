@@ -190,8 +190,6 @@ void hzp_plan_print(const struct hzp_plan *plan, FILE *out);
 #define HZP_PLAN_NEXT(plan, name, ...)                                                             \
     hzp_plan_next((plan), HZP_OP_##name, &(struct hzp_##name##_args){__VA_ARGS__})
 
-/* Whether two ranks have built the same plan. */
-
 /* Hashes what plans of one step have in common on all ranks that compute it together: each
  * item's op, lane, tenants, layer, rows and waits, and the lanes' shares.  Arguments are left out:
  * they hold addresses. */

@@ -10,12 +10,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Writes what a plan's items did to the timeline (base/timeline.h), one
- * track a lane.
+/* Writes what a plan's items did to the timeline (base/timeline.h), one track a lane.
  *
  * Short items are written together, up to a millisecond of one tenant's: a step of many short ops
  * then costs no more than one of few long ones, and a ring reaches back for seconds. */
-
 struct hzp_record {
     struct hzp_track *lane[HZP_LANE_COUNT]; /* NULL: no item has run on the lane */
 };
