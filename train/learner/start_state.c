@@ -1,15 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "train/learner/start_state.h"
 
-#include "base/arena.h"
-#include "nanobatch/model/train_space_state.h"
-#include "weights/safetensors.h"
+#include "train/state/state_file.h"
 
 #include <inttypes.h>
-#include <limits.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 struct header {
     int64_t optimizer_step, elements;
@@ -20,20 +14,10 @@ struct header {
 /* Marks the link's transfers. */
 enum { TAG = 0x7353 };
 
-/* The optimizer's state as it is named in the file. */
-static const struct {
-    const char *name;
-    size_t units; /* offset in the train space */
-} parts[] = {
-    {"m", offsetof(struct hzp_train_space, m)},
-    {"v", offsetof(struct hzp_train_space, v)},
-    {"residual", offsetof(struct hzp_train_space, residual)},
-};
-
-static const struct hzp_units *part_of(const struct hzp_train_space *space, int i)
+/* NULL: F32 models have no residuals. */
+static const struct hzp_units *part_of(const struct hzp_start_state *s, int part)
 {
-    const struct hzp_units *units = (const void *)((const char *)space + parts[i].units);
-    return units->layout ? units : NULL; /* F32 models have no residuals */
+    return hzp_gather_units(s->model, s->version, s->space, (enum hzp_state_part)part);
 }
 
 /* Broadcasts are the same calls on all ranks; of the state and weights in the device's memory. */
@@ -74,50 +58,31 @@ static int device_failed(int r, struct hzp_err_text *reterr)
     return hzp_fail(reterr, r, "cannot copy the optimizer's state: %s", hzp_err_name(r));
 }
 
-/* Reads each unit of the tensor into `whole`, and broadcasts it through the stage. */
-static int send_tensor(struct hzp_start_state *s, const struct hzp_st_tensor *tensor,
-                       enum hzp_dtype type, void *whole, struct hzp_err_text *reterr)
+/* A unit that was read is broadcast through the stage. */
+static int send_unit(void *ctx, enum hzp_state_part part, int32_t u,
+                     const struct hzp_unit_view *whole, struct hzp_err_text *reterr)
 {
-    const struct hzp_layout *layout = s->model->layout;
+    struct hzp_start_state *s = ctx;
     void *stage = hzp_collectives_stage(s->collectives);
-    int64_t at = 0;
-    for (int32_t u = 0; u < layout->units; u++) {
-        int64_t n = (int64_t)layout->unit[u].elements;
-        HZP_TRY(hzp_safetensors_read(tensor, at, n, whole, reterr));
-        size_t bytes = (size_t)n * hzp_dtype_size(type);
-        int r = hzp_device_copy(s->model->dev, stage, whole, bytes);
-        if (r < 0)
-            return device_failed(r, reterr);
-        HZP_TRY(broadcast(s, stage, bytes, reterr));
-        at += n;
-    }
-    return HZP_OK;
+    size_t bytes = hzp_unit_bytes(whole);
+    int r = hzp_device_copy(s->model->dev, stage, whole->base, bytes);
+    return r < 0 ? device_failed(r, reterr) : broadcast(s, stage, bytes, reterr);
 }
 
-static int send_state(struct hzp_start_state *s, const struct hzp_safetensors *st,
-                      struct hzp_err_text *reterr)
+/* The trainer has loaded the same file: its own part gets what it has. */
+static int send_state(struct hzp_start_state *s, struct hzp_err_text *reterr)
 {
-    void *whole = hzp_xmalloc(hzp_layout_largest(s->model->layout) * sizeof(float));
-    int r = HZP_OK;
-    for (int i = 0; i < HZP_COUNT(parts) && r >= 0; i++) {
-        const struct hzp_units *units = part_of(s->space, i);
-        const struct hzp_st_tensor *tensor = hzp_safetensors_find(st, parts[i].name);
-        if (units && tensor) /* the trainer has loaded the file */
-            r = send_tensor(s, tensor, units->type, whole, reterr);
-    }
-    free(whole);
+    struct hzp_state_sink sink = hzp_state_space_sink(s->model, s->space);
+    struct hzp_trainer_numbers numbers;
+    struct hzp_state_file *file;
+    sink.threads = 1; /* units are sent in order */
+    sink.take = send_unit;
+    sink.ctx = s;
+    HZP_TRY(hzp_state_file_open(s->state_dir, &sink, s->recipe, false, &file, &numbers, NULL,
+                                reterr));
+    int r = hzp_state_file_read(file, &sink, NULL, reterr);
+    hzp_state_file_close(file);
     return r;
-}
-
-static int open_state(const struct hzp_start_state *s, struct hzp_safetensors **ret,
-                      struct hzp_err_text *reterr)
-{
-    char path[PATH_MAX];
-    *ret = NULL;
-    if (!s->state_dir)
-        return HZP_OK;
-    snprintf(path, sizeof(path), "%s/trainer.safetensors", s->state_dir);
-    return hzp_safetensors_open(path, ret, reterr);
 }
 
 int hzp_start_state_send(struct hzp_start_state *s, struct hzp_err_text *reterr)
@@ -129,20 +94,13 @@ int hzp_start_state_send(struct hzp_start_state *s, struct hzp_err_text *reterr)
                             .version_id = s->version->record.id,
                             .whole = hzp_units_whole(units),
                             .state = s->state_dir != NULL};
-    struct hzp_safetensors *st = NULL;
-    int r;
-    HZP_TRY(open_state(s, &st, reterr));
-    HZP_TRY_GOTO(hzp_units_checksum(s->model->dev, units, &header.checksum));
-    HZP_TRY_GOTO(broadcast_header(s, &header, reterr));
+    HZP_TRY(hzp_units_checksum(s->model->dev, units, &header.checksum));
+    HZP_TRY(broadcast_header(s, &header, reterr));
     if (header.whole)
-        HZP_TRY_GOTO(broadcast_units(s, units, reterr));
+        HZP_TRY(broadcast_units(s, units, reterr));
     if (header.whole && header.state)
-        HZP_TRY_GOTO(send_state(s, st, reterr));
-    r = agree(s, HZP_OK, &text, reterr);
-out:
-    if (st)
-        hzp_safetensors_close(st);
-    return r;
+        HZP_TRY(send_state(s, reterr));
+    return agree(s, HZP_OK, &text, reterr);
 }
 
 /* --- The others ------------------------------------------------------------------------------- */
@@ -152,8 +110,8 @@ static int receive_state(struct hzp_start_state *s, struct hzp_err_text *reterr)
 {
     char *stage = hzp_collectives_stage(s->collectives);
     const struct hzp_layout *layout = s->model->layout;
-    for (int i = 0; i < HZP_COUNT(parts); i++) {
-        const struct hzp_units *units = part_of(s->space, i);
+    for (int p = HZP_STATE_M; p <= HZP_STATE_RESIDUAL; p++) {
+        const struct hzp_units *units = part_of(s, p);
         if (!units)
             continue;
         size_t size = hzp_dtype_size(units->type);
