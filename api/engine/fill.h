@@ -24,7 +24,8 @@ int hzp_fill_load(struct hzp_weights *weights, struct hzp_version *draft, const 
 int hzp_fill_noise(struct hzp_weights *weights, struct hzp_version *draft);
 
 /* The last phase of the start: steps of serving and products of training are run once, before a
- * request arrives, or the first update begins: hzp_loop_warm_up, with the products of the learner's micro-batches where the device chooses
- * algorithms for them.  pool NULL: nothing serves; learner NULL: nothing is learned. */
+ * request arrives, or the first update begins: hzp_loop_warm_up, with the products of the learner's
+ * micro-batches where the device chooses algorithms for them.  pool NULL: nothing serves; learner
+ * NULL: nothing is learned. */
 int hzp_warm_up(struct hzp_loop *loop, struct hzp_kvpool *pool, struct hzp_learner *learner,
                 const struct hzp_device *dev);

@@ -54,8 +54,8 @@ static bool is_space(char c)
 
 /* content_type NULL: none. */
 static void hzp_splitter_init(struct hzp_splitter *s, const char *content_type, size_t example_max,
-                       int (*found)(void *ctx, int64_t line, const char *text, size_t bytes),
-                       void *ctx)
+                              int (*found)(void *ctx, int64_t line, const char *text, size_t bytes),
+                              void *ctx)
 {
     memset(s, 0, sizeof(*s));
     s->json = content_type && !strncasecmp(content_type, "application/json", 16);
@@ -237,7 +237,7 @@ static int split(struct hzp_splitter *s, const char *text, size_t bytes, bool la
 /* Takes the next piece; last: nothing follows.  Errors of `found` are passed on.  HZP_EINVAL: too
  * long, or an array that does not end; s->line says where; HZP_ENOMEM. */
 static int hzp_splitter_feed(struct hzp_splitter *s, const char *data, size_t bytes, bool last,
-                      struct hzp_err_text *reterr)
+                             struct hzp_err_text *reterr)
 {
     size_t used;
     if (!s->rest.bytes) { /* nothing is copied but what is left of the piece */

@@ -94,8 +94,7 @@ static bool start_relay(struct relay *p)
 
 /* Makes rank 0's socket in the ranks' folder, and starts the relay, which takes clients from the
  * bound socket `port`.  *ret_fd: rank 0's socket, bound, the caller's.  HZP_EIO. */
-static int open_relay(struct relay *p, int port, int *ret_fd,
-                           struct hzp_err_text *reterr)
+static int open_relay(struct relay *p, int port, int *ret_fd, struct hzp_err_text *reterr)
 {
     struct sockaddr_un at = {.sun_family = AF_UNIX};
     p->port = port;

@@ -26,8 +26,8 @@ struct hzp_rendezvous {
     char host[256];  /* TCP */
     int port;
     char key[HZP_PIPE_KEY]; /* TCP */
-    char from[80];             /* the variables and options that it was taken from */
-    int lock;                  /* rank 0: of a folder that is named by the port; -1: none */
+    char from[80];          /* the variables and options that it was taken from */
+    int lock;               /* rank 0: of a folder that is named by the port; -1: none */
 };
 
 /* port: --rank-port; 0: not given.  Errors name the variable.  HZP_EINVAL: ranks on several

@@ -274,8 +274,8 @@ static int scatter(struct hzp_link_worker *worker, const struct hzp_link_group *
                 out = area + half;
                 worker->base.counted += out_bytes;
             }
-            HZP_TRY(exchange(link, group, m, other ? out : NULL, out_bytes, other ? area : NULL,
-                             in));
+            HZP_TRY(
+                exchange(link, group, m, other ? out : NULL, out_bytes, other ? area : NULL, in));
         }
         HZP_TRY(settle(link, 2 * n));
         if (t->nonzero)

@@ -168,7 +168,6 @@ static void absent(struct hzp_control *c, char *text, size_t size)
             n += (size_t)snprintf(text + n, size - n, "%s%d", n ? "," : "", r);
 }
 
-
 static void note_hello(struct hzp_peer *p, const struct hzp_control *c,
                        const struct hzp_pipe_peer *who)
 {

@@ -66,7 +66,8 @@ static void add(struct hzp_track *track, struct run *run, const struct hzp_item 
 }
 
 /* span[i]: when item i ran, by the clock of hzp_now_ns. */
-static void hzp_record_run(struct hzp_record *r, const struct hzp_plan *plan, const struct hzp_span *span)
+static void hzp_record_run(struct hzp_record *r, const struct hzp_plan *plan,
+                           const struct hzp_span *span)
 {
     struct run run[HZP_LANE_COUNT] = {0};
     for (int32_t i = 0; i < plan->items; i++) {

@@ -74,8 +74,8 @@ static void listen_and_connect(int ranks)
 {
     char *endpoint = rank[0].endpoint;
     snprintf(endpoint, HZP_PIPE_ENDPOINT, "tcp://127.0.0.1:0");
-    assert_int_equal(
-        hzp_control_listen(&rank[0].config, endpoint, &rank[0].control, &rank[0].why), HZP_OK);
+    assert_int_equal(hzp_control_listen(&rank[0].config, endpoint, &rank[0].control, &rank[0].why),
+                     HZP_OK);
     for (int i = 1; i < ranks; i++)
         assert_int_equal(
             hzp_control_connect(&rank[i].config, endpoint, &rank[i].control, &rank[i].why), HZP_OK);
@@ -386,9 +386,9 @@ static void comes_late(bool silent)
     hzp_control_close(rank[0].control);
     rank[0].link = NULL;
     rank[0].config.again = true;
-    assert_int_equal(hzp_control_listen(&rank[0].config, rank[0].endpoint, &rank[0].control,
-                                        &rank[0].why),
-                     HZP_OK);
+    assert_int_equal(
+        hzp_control_listen(&rank[0].config, rank[0].endpoint, &rank[0].control, &rank[0].why),
+        HZP_OK);
     meet(&rank[0]);
     pthread_join(thread, NULL);
     all_met(1);
@@ -466,9 +466,9 @@ static void test_keys(void **state)
     char other[HZP_PIPE_KEY];
     prepare(2);
     snprintf(rank[0].endpoint, sizeof(rank[0].endpoint), "tcp://x:0");
-    assert_int_equal(hzp_control_listen(&rank[0].config, rank[0].endpoint, &rank[0].control,
-                                        &rank[0].why),
-                     HZP_EINVAL);
+    assert_int_equal(
+        hzp_control_listen(&rank[0].config, rank[0].endpoint, &rank[0].control, &rank[0].why),
+        HZP_EINVAL);
     assert_string_equal(rank[0].why.text,
                         "messages between ranks: tcp://x:0 is not loopback, and there is no key");
     assert_int_equal(hzp_pipe_make_key(other, NULL), HZP_OK);
@@ -482,9 +482,9 @@ static void test_keys(void **state)
     close_all(2);
     prepare(2);
     rank[0].config.key = "short";
-    assert_int_equal(hzp_control_listen(&rank[0].config, rank[0].endpoint, &rank[0].control,
-                                        &rank[0].why),
-                     HZP_EINVAL);
+    assert_int_equal(
+        hzp_control_listen(&rank[0].config, rank[0].endpoint, &rank[0].control, &rank[0].why),
+        HZP_EINVAL);
     for (int i = 0; i < 2; i++)
         hzp_wake_fini(&rank[i].wake);
 }

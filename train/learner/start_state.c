@@ -78,8 +78,8 @@ static int send_state(struct hzp_start_state *s, struct hzp_err_text *reterr)
     sink.threads = 1; /* units are sent in order */
     sink.take = send_unit;
     sink.ctx = s;
-    HZP_TRY(hzp_state_file_open(s->state_dir, &sink, s->recipe, false, &file, &numbers, NULL,
-                                reterr));
+    HZP_TRY(
+        hzp_state_file_open(s->state_dir, &sink, s->recipe, false, &file, &numbers, NULL, reterr));
     int r = hzp_state_file_read(file, &sink, NULL, reterr);
     hzp_state_file_close(file);
     return r;

@@ -96,10 +96,9 @@ static int keep(void *ctx, enum hzp_state_part part, int32_t u, const struct hzp
 {
     struct load *l = ctx;
     const struct hzp_model *model = l->s->model;
-    struct hzp_unit_view mine =
-        hzp_unit_view(hzp_gather_units(model, l->v, l->s->space, part), u);
-    hzp_tensor_slice_cut(&l->whole.layout, model->layout, u, hzp_dtype_size(mine.type),
-                         whole->base, l->piece);
+    struct hzp_unit_view mine = hzp_unit_view(hzp_gather_units(model, l->v, l->s->space, part), u);
+    hzp_tensor_slice_cut(&l->whole.layout, model->layout, u, hzp_dtype_size(mine.type), whole->base,
+                         l->piece);
     int r = hzp_device_copy(model->dev, mine.base, l->piece, hzp_unit_bytes(&mine));
     return r < 0 ? hzp_fail(reterr, r, "cannot copy unit %d of the trainer's state: %s", u,
                             hzp_err_name(r))
