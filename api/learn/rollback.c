@@ -126,17 +126,11 @@ static int find_source(struct rollback *r)
 {
     struct hzp_state *s = r->s;
     struct hzp_weights_stats stats;
-    struct hzp_logged_checkpoint *kept = NULL;
     hzp_weights_read_stats(s->model->weights, &stats);
     if (r->job->id && r->job->version == stats.serving_id)
         return hzp_fail(r->reterr, HZP_EBUSY, "version %" PRIu64 " serves already",
                         r->job->version);
-    int32_t n = hzp_state_kept(s, &kept, r->reterr);
-    HZP_TRY(n);
-    for (int32_t i = 0; i < n; i++)
-        if (kept[i].id == r->job->version)
-            r->from = kept[i];
-    free(kept);
+    HZP_TRY(hzp_state_find_kept(s, r->job->version, &r->from, r->reterr));
     r->model = !r->from.id && is_original(s, r->job->version);
     if (r->from.id)
         snprintf(r->dir, sizeof(r->dir), "%s/%s", s->dir, r->from.name);

@@ -346,9 +346,8 @@ void hzp_state_hold_job(struct hzp_state *s, uint64_t id, bool hold)
 
 /* --- Jobs: the file thread -------------------------------------------------------------------- */
 
-/* The checkpoint of the version; ret->id 0: it is not on disk. */
-static int find_kept(struct hzp_state *s, uint64_t id, struct hzp_logged_checkpoint *ret,
-                     struct hzp_err_text *reterr)
+int hzp_state_find_kept(struct hzp_state *s, uint64_t id, struct hzp_logged_checkpoint *ret,
+                        struct hzp_err_text *reterr)
 {
     struct hzp_logged_checkpoint *kept = NULL;
     int32_t n = hzp_state_kept(s, &kept, reterr);
@@ -406,7 +405,7 @@ static int give_name(struct hzp_state *s, const struct hzp_version_job *job,
     if (!known && names == HZP_NAMES_MAX)
         return hzp_fail(reterr, HZP_EBUSY, "there are %d names already: take one away first",
                         HZP_NAMES_MAX);
-    HZP_TRY(find_kept(s, job->version, &kept, reterr));
+    HZP_TRY(hzp_state_find_kept(s, job->version, &kept, reterr));
     if (!kept.id)
         return keep_current(s, job, reterr);
     return hzp_sample_log_set_name(s->log, job->name, job->version, reterr);
@@ -443,7 +442,7 @@ static int export_version(struct hzp_state *s, const struct hzp_version_job *job
     snprintf(temporary, sizeof(temporary), "%s/.%s.tmp", parent, job->name); /* no job's name */
     if (access(place, F_OK) == 0)
         return hzp_fail(reterr, HZP_EINVAL, "%s: it exists already: name another directory", place);
-    HZP_TRY(find_kept(s, job->version, &kept, reterr));
+    HZP_TRY(hzp_state_find_kept(s, job->version, &kept, reterr));
     HZP_TRY(hzp_dir_make(parent, NULL, reterr));
     hzp_checkpoint_remove(temporary); /* left by an export that was interrupted */
     int r = kept.id ? export_kept(s, kept.name, temporary, reterr)
@@ -518,7 +517,7 @@ static enum job_need need_of(struct hzp_state *s, const struct hzp_version_job *
     struct hzp_err_text text;
     if (job->kind != HZP_JOB_NAME && job->kind != HZP_JOB_EXPORT)
         return NEEDS_SUSPENSION;
-    bool on_disk = find_kept(s, job->version, &kept, &text) == HZP_OK && kept.id;
+    bool on_disk = hzp_state_find_kept(s, job->version, &kept, &text) == HZP_OK && kept.id;
     return on_disk ? NEEDS_NOTHING : NEEDS_FREEZE;
 }
 
