@@ -369,6 +369,7 @@ int hzp_ranks_replicas_place(const struct hzp_ranks *ranks, struct hzp_pipe_plac
     if (!ranks->rendezvous.from[0])
         return hzp_fail_param(reterr, HZP_EUNSUP, "--replicas",
                               "--replicas needs ranks that are linked by ZeroMQ (--link zmq)");
+    *ret = (struct hzp_pipe_place){.open = false};
     hzp_rendezvous_replicas(&ranks->rendezvous, ret->endpoint);
     memcpy(ret->key, ranks->rendezvous.key, sizeof(ret->key));
     return HZP_OK;

@@ -47,7 +47,7 @@ static void destroy(struct hzp_control *c)
 static int open_control(const struct hzp_control_config *config, const char *endpoint,
                         struct hzp_control **ret, struct hzp_err_text *reterr)
 {
-    struct hzp_pipe_place at = {.key = ""};
+    struct hzp_pipe_place at = {.open = true};
     struct hzp_control *c = create(config);
     snprintf(at.endpoint, sizeof(at.endpoint), "%s", endpoint);
     snprintf(at.key, sizeof(at.key), "%s", config->key ? config->key : "");

@@ -116,10 +116,9 @@ static int start(struct hzp_pipe *w, const struct hzp_pipe_place *at, size_t mes
                  struct hzp_err_text *reterr)
 {
     int64_t most = (int64_t)message_max;
-    if (!at->key[0] && is_tcp(at->endpoint) && !is_loopback(at->endpoint))
-        return hzp_fail(reterr, HZP_EINVAL,
-                        "messages between ranks: %s is not loopback, and there is no key",
-                        at->endpoint);
+    if (!at->key[0] && is_tcp(at->endpoint) && !(at->open && is_loopback(at->endpoint)))
+        return hzp_fail(reterr, HZP_EINVAL, "messages between ranks: %s%s there is no key",
+                        at->endpoint, at->open ? " is not loopback, and" : ":");
     w->event = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
     w->context = zmq_ctx_new();
     w->socket = w->context ? zmq_socket(w->context, w->listens ? ZMQ_ROUTER : ZMQ_DEALER) : NULL;

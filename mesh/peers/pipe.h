@@ -35,6 +35,7 @@ struct hzp_pipe_place {
                                        * every address, but on 127.0.0.1 or [::1] if HOST is that;
                                        * PORT 0: any free one; "": nowhere */
     char key[HZP_PIPE_KEY];           /* the secret half, of messages over TCP; "": none */
+    bool open; /* without a key on a loopback address: every user of this machine may connect */
 };
 
 /* Who sent a message, as the listening side knows it. */
@@ -43,8 +44,8 @@ struct hzp_pipe_peer {
     size_t size; /* 0: none */
 };
 
-/* message_max: longer ones end the connection.  HZP_EINVAL: an address that is not loopback without
- * a key, or a key that is none; HZP_EIO: the place cannot be used. */
+/* message_max: longer ones end the connection.  HZP_EINVAL: TCP without a key, where that is not
+ * allowed, or a key that is none; HZP_EIO: the place cannot be used. */
 int hzp_pipe_listen(const struct hzp_pipe_place *at, size_t message_max, struct hzp_pipe **ret,
                     struct hzp_err_text *reterr);
 int hzp_pipe_connect(const struct hzp_pipe_place *at, size_t message_max, struct hzp_pipe **ret,
