@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Writes tests/opcheck/losses.h: rows of every loss, and what PyTorch's autograd makes of them.
+"""Writes tests/opcheck/losses.h: rows of every loss, and sequences, and what PyTorch's autograd makes of them.
 
     dev/losses.py > tests/opcheck/losses.h
 
@@ -29,6 +29,57 @@ def loss(kind, lp, old, adv, low, high, beta):
         keep = 1 - ((adv > 0) & (moved > high) | (adv < 0) & (moved < -low)).double()
         return -keep * ratio * adv + beta * (lp - old) ** 2
     return -adv * lp + beta / 2 * (lp - old) ** 2
+
+
+# kind, rows of each document, beta; a pair has two documents, the chosen one first
+SEQUENCES = [("DPO", (5, 3), 0.1), ("IPO", (4, 6), 0.1), ("GSPO", (4,), 0), ("DPO", (1, 2), 0.7), ("GSPO", (3,), 0),
+             ("IPO", (2, 2), 0.5), ("GSPO", (6,), 0), ("GSPO", (2,), 0)]
+
+
+def sequence_loss(kind, lp, old, reference, adv, low, high, beta, kl):
+    """As TRL 1.16 has them (DPOTrainer's losses sigmoid and ipo; GRPOTrainer with importance_sampling_level
+    "sequence"); lp: of each document."""
+    if kind == "GSPO":
+        log_ratio = (lp[0] - old).mean()
+        ratio = torch.exp(log_ratio)
+        loss = -torch.minimum(ratio * adv, torch.clamp(ratio, 1 - low, 1 + high) * adv)
+        d = reference - lp[0]
+        return loss + (kl * (torch.exp(d) - d - 1)).mean()
+    chosen, rejected = (l.sum() - r.sum() if kind == "DPO" else (l - r).mean() for l, r in zip(lp, reference))
+    delta = chosen - rejected
+    if kind == "DPO":
+        return -torch.nn.functional.logsigmoid(beta * delta)
+    return (delta - 1 / (2 * beta)) ** 2
+
+
+def sequences():
+    f32 = lambda x: torch.tensor(x).float().double()
+    number = lambda v: f"{float(torch.as_tensor(v).detach()):.9e}f"
+    rows, documents, first = [], 0, 0
+    for i, (kind, sizes, beta) in enumerate(SEQUENCES):
+        beta, low, high = f32(beta), f32(0.05), f32(0.08)
+        lp = [f32((-torch.rand(n) * 3).tolist()).requires_grad_() for n in sizes]
+        gspo = kind == "GSPO"
+        shift = [0, 0, 0.02, 0, 0.3, 0, -0.4, 0.2][i]
+        adv = [0, 0, 1.3, 0, 0.7, 0, 0.9, -1.1][i]
+        kl = f32(0.3 if i == 4 else 0)
+        old = f32((lp[0].detach() - shift + 0.01 * torch.randn(sizes[0])).tolist()) if gspo else None
+        reference = [f32((l.detach() + torch.randn(len(l))).tolist()) for l in lp]
+        value = sequence_loss(kind, lp, old, reference[0] if gspo else reference, f32(adv), low, high, beta, kl)
+        value.backward()
+        for at, (l, r) in enumerate(zip(lp, reference)):
+            for k in range(len(l)):
+                a = f32(adv) if gspo else -1.0 if at else 1.0
+                rows.append(f"    {{{documents + at}, {number(l[k])}, {{HZP_LOSS_{kind}, 1, {number(old[k] if gspo else 0)}, "
+                            f"{number(a)},\n      {number(r[k])}, {number(kl)}, {number(low)}, {number(high)}, {number(beta)}}},\n"
+                            f"     {number(value) if not at and not k else '0'}, {number(-l.grad[k])}}},")
+        documents += len(sizes)
+    print(f"enum {{ SEQUENCE_ROWS = {len(rows)}, SEQUENCES = {documents} }};")
+    print("static const struct {\n    int32_t document;\n    float lp;\n    struct hzp_row_loss how;\n"
+          "    float loss, slope; /* of its sequence, in the first row of a loss; -dloss/dlp */\n"
+          "} sequences[SEQUENCE_ROWS] = {")
+    print("\n".join(rows))
+    print("};")
 
 
 def main():
@@ -65,6 +116,7 @@ def main():
               f"     {number(value.item())}, {number(lp.item())}, {number(entropy)},\n     {{"
               + ", ".join(number(v) for v in x.grad.tolist()) + "}},")
     print("};")
+    sequences()
 
 
 if __name__ == "__main__":

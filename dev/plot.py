@@ -4,6 +4,7 @@
 
     dev/plot.py OUT/train.jsonl loss.svg      the losses of `hzpserve train`
     dev/plot.py load.jsonl load.svg           latencies of `hzpserve bench replay --record load.jsonl`
+    dev/plot.py coserve-five/*.json front.svg   the frontier of `hzpserve bench coserve --json`: training kept over latency
 
 Only the standard library is used. Lines that are neither are left out.
 """
@@ -146,23 +147,57 @@ def draw_load(out, lines):
     return top - GAP
 
 
+def frontier_points(path):
+    """{"training on", "time-slicing": {"p50", "p99": (ITL over that without training, % of training alone)}}; None: none."""
+    try:
+        with open(path, encoding="utf-8") as file:
+            f = {v["name"]: v["value"] for v in json.load(file)["figures"] if "name" in v}
+        return {what: {p: (f[f"{what}: ITL {p}"] / f[f"training off: ITL {p}"],
+                           100 * (f[what + ": co-serving gain"] - f[what + ": served over capacity"]))
+                       for p in ("p50", "p99")} for what in ("training on", "time-slicing")}
+    except (KeyError, TypeError, ValueError):
+        return None
+
+
+def draw_frontier(out, runs):
+    top = 50
+    for p, title in (("p99", "p99"), ("p50", "median")):
+        end = math.ceil(max(v[p][0] for r in runs for v in r.values()) * 2 + 0.2) / 2
+        panel = Panel(out, top, f"Training kept, % of training alone, over the {title} inter-token latency, on over off",
+                      (1, end, float), (0, 100, float))
+        for i, (what, colour, name) in enumerate((("training on", BLUE, "one scheduler"),
+                                                  ("time-slicing", ORANGE, "time slices of 50 ms"))):
+            panel.dots([r[what][p] for r in runs], colour, 5)
+            out.append(f'<text x="{LEFT + 8}" y="{top + 14 + 16 * i}" style="fill:{colour}">{name}</text>')
+        top += PANEL + GAP
+    return top - GAP
+
+
+def write(path, name, out, height):
+    head = (f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}">\n<style>{STYLE}</style>\n'
+            f'<rect width="100%" height="100%" fill="#fff"/>\n'
+            f'<text class="name" x="{LEFT}" y="20">{html.escape(name)}</text>\n')
+    with open(path, "w", encoding="utf-8") as file:
+        file.write(head + "\n".join(out) + "\n</svg>\n")
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("lines", help="the file of JSON lines")
+    parser.add_argument("lines", nargs="+", help="the file of JSON lines, or files of bench coserve --json")
     parser.add_argument("svg", help="the picture to write")
     args = parser.parse_args()
-    every = list(read(args.lines))
+    runs = [r for r in map(frontier_points, args.lines) if r]
+    out = []
+    if runs:
+        write(args.svg, "hzpserve bench coserve, requests at half load", out, draw_frontier(out, runs) + 40)
+        return
+    every = [v for path in args.lines for v in read(path)]
     load = [v for v in every if isinstance(v.get("times"), list)]
     losses = [v for v in every if "step" in v and ("loss" in v or "eval_loss" in v)]
     if not load and not losses:
-        sys.exit(f"{args.lines}: it has neither losses nor requests")
-    out = []
-    height = (draw_load(out, load) if load else draw_losses(out, losses)) + 40
-    head = (f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}">\n<style>{STYLE}</style>\n'
-            f'<rect width="100%" height="100%" fill="#fff"/>\n'
-            f'<text class="name" x="{LEFT}" y="20">{html.escape(args.lines)}</text>\n')
-    with open(args.svg, "w", encoding="utf-8") as file:
-        file.write(head + "\n".join(out) + "\n</svg>\n")
+        sys.exit(f"{' '.join(args.lines)}: it has neither losses nor requests, nor runs of bench coserve")
+    height = draw_load(out, load) if load else draw_losses(out, losses)
+    write(args.svg, " ".join(args.lines), out, height + 40)
 
 
 if __name__ == "__main__":

@@ -223,6 +223,15 @@ static void of_xent(struct list *l, const struct hzp_xent_args *a)
     array(l, "entropy", a->entropy, a->x.rows, sizeof(float), WRITE | OPTIONAL);
 }
 
+static void of_seq_loss(struct list *l, const struct hzp_seq_loss_args *a)
+{
+    int64_t words = HZP_ROW_LOSS_WORDS * (int64_t)a->lp.cols;
+    mat(l, "lp", &a->lp, READ);
+    array(l, "how", a->how, words, sizeof(float), READ);
+    array(l, "first", a->first, (int64_t)a->seqs + 1, sizeof(int32_t), READ);
+    array(l, "out", a->out, words, sizeof(float), WRITE);
+}
+
 static void of_embed_bwd(struct list *l, const struct hzp_embed_bwd_args *a)
 {
     mat(l, "dtable", &a->dtable, READ | WRITE);

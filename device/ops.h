@@ -36,6 +36,7 @@
     X(collective, NETWORK)                                                                         \
     /* loss and backward; matmul is its own backward */                                            \
     X(xent, ROWS_BWD)                                                                              \
+    X(seq_loss, ROWS_BWD)                                                                          \
     X(embed_bwd, ROWS_BWD)                                                                         \
     X(rmsnorm_bwd, ROWS_BWD)                                                                       \
     X(rope_bwd, ROWS_BWD)                                                                          \
@@ -363,7 +364,13 @@ enum hzp_loss_kind {
     HZP_LOSS_CISPO,
     HZP_LOSS_DPPO,
     HZP_LOSS_DRO,
-    HZP_LOSS_KINDS
+    HZP_LOSS_KINDS,
+    /* of whole sequences (struct hzp_seq_loss_args); to xent, a row of these has f and -f' as they
+     * are, in old and advantage */
+    HZP_LOSS_DPO = HZP_LOSS_KINDS,
+    HZP_LOSS_IPO,
+    HZP_LOSS_GSPO,
+    HZP_LOSS_ALL
 };
 struct hzp_row_loss {
     int32_t kind;          /* enum hzp_loss_kind */
@@ -392,6 +399,27 @@ struct hzp_xent_args {
     const struct hzp_row_loss *how; /* [rows]; NULL: cross-entropy */
     float *lp, *entropy;            /* [rows]; NULL: not wanted */
     float cap;
+};
+
+/* What a loss over a sequence is to its rows: out[r] = how[r], where the kind of the sequence's
+ * first row is one of a single row; else old is f in the first row and 0 in the others, and
+ * advantage is -df/dlp[r]:
+ *
+ *     DPO    -log sigmoid(beta D), D = sum(lp - reference) over the chosen sequence less the same
+ *            over the rejected one
+ *     IPO    (D - 1 / (2 beta))^2, with means in place of the sums of D
+ *     GSPO   -min(s A, clip(s) A), s = exp(mean(lp - old)); kl becomes kl / n, n rows
+ *
+ * Sequence i has the rows first[i] .. first[i + 1] - 1.  A pair is two neighbouring ones, the
+ * rejected one, whose advantage is negative, behind the chosen one, which has the value; without
+ * its other half a sequence is compared with 0.  A, beta and the bounds are those of its first row;
+ * the mean of GSPO is held within +-20.  lp [1][rows] F32. */
+struct hzp_seq_loss_args {
+    struct hzp_mat lp;
+    const struct hzp_row_loss *how; /* [rows] */
+    const int32_t *first;           /* [seqs + 1] ascending, from 0 to rows */
+    struct hzp_row_loss *out;       /* [rows] */
+    int32_t seqs;
 };
 
 /* dtable[id[r] - first] += dy[r], where the table has that row.  dtable [vocab][width] F32, dy

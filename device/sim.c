@@ -153,6 +153,8 @@ static int effect(struct sim_device *dev, struct hzp_lane *lane, enum hzp_op op,
     case HZP_OP_xent:
         sim_xent(args);
         return HZP_OK;
+    case HZP_OP_seq_loss:
+        return dev->ref[op](lane, args);
     case HZP_OP_fill: {
         const struct hzp_fill_args *a = args;
         return (int64_t)a->y.rows * a->y.cols <= SMALL ? dev->ref[op](lane, args) : HZP_OK;

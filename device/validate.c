@@ -252,6 +252,12 @@ static const char *check_xent(const struct hzp_xent_args *a)
     return NULL;
 }
 
+static const char *check_seq_loss(const struct hzp_seq_loss_args *a)
+{
+    RULE(a->lp.type == HZP_F32 && a->lp.rows == 1, "lp is not [1][rows] F32");
+    return NULL;
+}
+
 static const char *check_embed_bwd(const struct hzp_embed_bwd_args *a)
 {
     RULE(a->dtable.type == HZP_F32 && a->dy.type == HZP_F32, "dtable or dy is not F32");

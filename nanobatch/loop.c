@@ -212,15 +212,16 @@ static int serve(struct hzp_loop *loop, struct hzp_active_step *active)
 }
 
 /* The longest predicted time of the chains' next items; 0: there are none. */
-static double next_ns(const struct hzp_loop *loop, const struct hzp_offer *offer)
+static double next_ns(const struct hzp_loop *loop, const struct hzp_offer *offer, bool beside)
 {
+    const struct hzp_op_times *times = beside ? &loop->time.beside : &loop->time.whole;
     double ns = 0;
     for (int32_t i = 0; i < offer->slices; i++) {
         const struct hzp_slice *slice = &offer->slice[i];
         if (slice->to == slice->chain->items)
             continue;
         const struct hzp_item *next = &slice->chain->item[slice->to];
-        double next_ns = hzp_op_ns(&loop->time.whole, next->op, next->args);
+        double next_ns = hzp_op_ns(times, next->op, next->args);
         ns = HZP_MAX(ns, next_ns);
     }
     return ns;
@@ -242,7 +243,7 @@ static int land(struct hzp_loop *loop, struct hzp_active_step *active)
     active->outcome.ns[HZP_TENANT_TRAIN] =
         active->split.beside && trained_ns ? trained_ns : times.ns[HZP_TENANT_TRAIN];
     hzp_split_ended(&loop->split, &active->split, &times, active->tokens_ns,
-                    next_ns(loop, &active->offer));
+                    next_ns(loop, &active->offer, active->split.beside));
     hzp_track_add(loop->steps, "step", step->begin_ns, active->outcome.end_ns, step->number);
     hzp_count(&c->steps, 1);
     hzp_count(&c->serve_ns, times.ns[HZP_TENANT_SERVE]);

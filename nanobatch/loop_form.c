@@ -64,8 +64,7 @@ static void plan_serving(struct hzp_loop *loop, struct hzp_active_step *active, 
     hzp_step_build(&active->plan, &what);
     hzp_split_serve(&loop->split, &active->split, batch, &active->offer.waits,
                     both && hzp_plan_shape_beside(both));
-    bool rides =
-        both && both->ride && !batch->shallow && !hzp_weights_fp8(loop->config.model->weights);
+    bool rides = both && both->ride && !batch->shallow && !hzp_model_serves_fp8(loop->config.model);
     active->room.train_ns =
         active->split.train_ns - HZP_MIN(active->split.train_ns, (uint64_t)offered_ns);
     active->room.item_ns = active->split.item_ns;

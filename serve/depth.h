@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* serve/depth.h - guesses next tokens with half of the layers of the same weights: the first half
- * and the last one (HZP_DEPTH_GUESS in nanobatch/model/path.h).
+ * and the last one (HZP_DEPTH_GUESS in nanobatch/model/path.h); or, with the same rounds, with all
+ * layers and their E4M3 projections (fp8_guesses in nanobatch/model/model.h).
  *
  * A round is some steps in which each sequence has one row that guesses, drawn as the model itself
  * would draw there, and then one with all layers that computes the guessed rows again and verifies

@@ -4,7 +4,7 @@
  *
  * Thread: engine. */
 #include "base/thread.h"
-#include "serve/scheduler_state.h"
+#include "serve/fill.h"
 
 #include <string.h>
 
@@ -15,18 +15,12 @@ enum { RECOMPUTES_MAX = 4 };
 /* Rows of a step that computes a prefix again: few, because a request may arrive meanwhile. */
 enum { WARM_ROWS = 64 };
 
+/* Forming a step while none runs costs less than this share of a step. */
+static const double SETTLE_GAIN = 0.1;
+
 /* Where a goal leaves rows to background requests, each is assumed to attend to so many positions.
  */
 enum { BEHIND_DEPTH = 256 };
-
-/* The step being filled. */
-struct filling {
-    struct hzp_scheduler *s;
-    const struct hzp_step *step;
-    struct hzp_room *room;
-    struct hzp_offer *offer;
-    int32_t behind; /* rows left for background requests */
-};
 
 /* Its line of the table of pages: that of its running slot; behind those, that of the sequence
  * which computes a prefix again. */
@@ -35,10 +29,9 @@ static int32_t line_of(const struct hzp_scheduler *s, const struct hzp_seq *seq)
     return seq == &s->warm.seq ? s->config.running_max : (int32_t)(seq - s->seq);
 }
 
-/* Whether the step has room for the changes of the table of pages that so many rows make.  A decode
- * row always fits: it makes at most one. */
-static bool pages_fit(const struct filling *f, const struct hzp_seq *seq, int32_t rows)
+bool hzp_fill_pages_fit(const struct hzp_filling *f, const struct hzp_seq *seq, int32_t rows)
 {
+    hzp_assert_engine_thread();
     const struct hzp_scheduler *s = f->s;
     int32_t pages = HZP_DIV_UP(seq->fed + rows, s->page_rows);
     return hzp_batch_pages_fit(f->offer->batch, line_of(s, seq), seq->page, seq->taken,
@@ -51,7 +44,7 @@ static int32_t path_of(const struct hzp_seq *seq)
     return seq->guessing ? HZP_DEPTH_GUESS : seq->rq->demands.depth;
 }
 
-static void add_segment(const struct filling *f, const struct hzp_seq *seq, int32_t pos0,
+static void add_segment(const struct hzp_filling *f, const struct hzp_seq *seq, int32_t pos0,
                         bool decode)
 {
     struct hzp_batch *batch = f->offer->batch;
@@ -61,7 +54,7 @@ static void add_segment(const struct filling *f, const struct hzp_seq *seq, int3
 }
 
 /* Opens the sequence's segment for `rows` more rows and takes the KV pages they need. */
-static struct hzp_part *open_segment(const struct filling *f, struct hzp_seq *seq, int32_t rows,
+static struct hzp_part *open_segment(const struct hzp_filling *f, struct hzp_seq *seq, int32_t rows,
                                      bool decode)
 {
     struct hzp_scheduler *s = f->s;
@@ -105,9 +98,9 @@ static int32_t slot_of(const struct hzp_scheduler *s, const struct hzp_seq *seq,
     return seq->page[position / s->page_rows] * s->page_rows + position % s->page_rows;
 }
 
-/* Number of logit edits that a draw of this sequence adds to the step. */
-static int32_t draw_edits(const struct hzp_seq *seq)
+int32_t hzp_fill_edits(const struct hzp_seq *seq)
 {
+    hzp_assert_engine_thread();
     return hzp_edits_count(seq->rq->edits);
 }
 
@@ -131,7 +124,7 @@ static void want_draw(struct hzp_batch *batch, struct hzp_seq *seq, struct hzp_p
         .choice = how->choice,
         .position = (uint32_t)position,
         .edit0 = batch->edits,
-        .edits = draw_edits(seq),
+        .edits = hzp_fill_edits(seq),
         .given = -1,
         .tops = rq->tops,
     };
@@ -155,10 +148,9 @@ static void want_given(struct hzp_batch *batch, struct hzp_part *part, int32_t t
     part->logits++;
 }
 
-/* Index of the in-flight step's logits that draw the token the sequence feeds next; -1: the token
- * is already known. */
-static int32_t drawn_by(struct hzp_seq *seq, const struct hzp_step *step)
+int32_t hzp_fill_drawn_by(struct hzp_seq *seq, const struct hzp_step *step)
 {
+    hzp_assert_engine_thread();
     if (!step->in_flight)
         return -1;
     const struct hzp_part *part = hzp_seq_part(seq, step->number - 1);
@@ -166,18 +158,14 @@ static int32_t drawn_by(struct hzp_seq *seq, const struct hzp_step *step)
     return drawn ? part->logit0 + part->logits - 1 : -1;
 }
 
-/* Whether the sequence has guesses in flight, or its newest token will be followed by some. */
-static bool has_guesses(const struct hzp_seq *seq)
-{
-    return seq->keen || seq->guesses || seq->guessed || seq->guessing;
-}
-
 /* Penalties count every token drawn so far, and a grammar's mask and guesses of what comes next
  * follow from them.  Such a sequence gets no row until the results of the in-flight step, which
  * draws its last token, are there: it decodes one step later, other sequences are not held up. */
-static bool awaits_token(struct hzp_seq *seq, const struct hzp_step *step)
+static bool awaits_token(const struct hzp_scheduler *s, struct hzp_seq *seq,
+                         const struct hzp_step *step)
 {
-    return (hzp_edits_grow(seq->rq->edits) || has_guesses(seq)) && drawn_by(seq, step) >= 0;
+    return (hzp_edits_grow(seq->rq->edits) || hzp_has_guesses(s, seq)) &&
+           hzp_fill_drawn_by(seq, step) >= 0;
 }
 
 /* Where the choice of decoding sequences begins: where the step before left one out.  While steps
@@ -217,7 +205,7 @@ struct choice {
 
 /* Chooses among order[from .. from + count), beginning with the one of index *turn, as far as
  * `room` sequences in all; *turn becomes that of the first one left out. */
-static void choose_among(const struct filling *f, int32_t from, int32_t count, int32_t room,
+static void choose_among(const struct hzp_filling *f, int32_t from, int32_t count, int32_t room,
                          int32_t *turn, struct choice *c)
 {
     struct hzp_scheduler *s = f->s;
@@ -228,16 +216,16 @@ static void choose_among(const struct filling *f, int32_t from, int32_t count, i
         int32_t i = first + k < count ? first + k : first + k - count;
         struct hzp_seq *seq = &s->seq[s->order[from + i]];
         if (hzp_seq_version(s, seq) != s->serves || !hzp_seq_decodes(seq) ||
-            hzp_seq_complete(seq) || !hzp_seq_has_page(s, seq) || awaits_token(seq, f->step))
+            hzp_seq_complete(seq) || !hzp_seq_has_page(s, seq) || awaits_token(s, seq, f->step))
             continue;
-        if (c->chosen >= room || c->edits + draw_edits(seq) > max->edits_max ||
+        if (c->chosen >= room || c->edits + hzp_fill_edits(seq) > max->edits_max ||
             !take_work(&c->work, seq)) {
             if (!left_out)
                 *turn = i;
             left_out = true;
             continue;
         }
-        c->edits += draw_edits(seq);
+        c->edits += hzp_fill_edits(seq);
         c->reads += seq->fed + 1;
         s->chosen[c->chosen++] = s->order[from + i];
     }
@@ -249,7 +237,7 @@ static bool prompt_runs(const struct hzp_scheduler *s);
 
 /* The rows that background requests may have behind these decode rows of ordinary ones
  * (scheduler.h). */
-static int32_t rows_behind(const struct filling *f, const struct choice *ordinary)
+static int32_t rows_behind(const struct hzp_filling *f, const struct choice *ordinary)
 {
     const struct hzp_scheduler *s = f->s;
     int32_t rows = ordinary->chosen, left = 0, goal = 0;
@@ -267,7 +255,7 @@ static int32_t rows_behind(const struct filling *f, const struct choice *ordinar
 
 /* Chooses the sequences that decode, as far as the step has room; the next step starts with the
  * first sequence left out. */
-static int32_t choose_decodes(struct filling *f)
+static int32_t choose_decodes(struct hzp_filling *f)
 {
     struct hzp_scheduler *s = f->s;
     const struct hzp_batch_config *max = &f->offer->batch->max;
@@ -286,133 +274,13 @@ static int32_t choose_decodes(struct filling *f)
     return c.chosen;
 }
 
-/* What a step may have beside one row of each chosen sequence. */
-struct spare {
-    int32_t rows, edits, pages;
-};
-
-/* How many guesses of the chosen sequence the step may have at most. */
-static int32_t guesses_max(const struct filling *f, struct hzp_seq *seq, const struct spare *spare)
-{
-    const struct hzp_scheduler *s = f->s;
-    const struct hzp_request *rq = seq->rq;
-    int32_t edits = draw_edits(seq);
-    int32_t most = HZP_MIN(s->config.lookup_max, rq->prompt_count + rq->max_tokens - seq->fed - 2);
-    most = HZP_MIN(most, spare->rows);
-    most = edits ? HZP_MIN(most, spare->edits / edits) : most;
-    most = HZP_MIN(most, (seq->taken + HZP_MAX(spare->pages, 0)) * s->page_rows - seq->fed - 1);
-    bool known = seq->step != f->step->number && drawn_by(seq, f->step) < 0;
-    return seq->lookup && known && most > 0 && pages_fit(f, seq, 1 + most) ? most : 0;
-}
-
-/* What the step may have beside the chosen sequences' rows. */
-static struct spare spare_of(const struct filling *f, int32_t chosen)
-{
-    const struct hzp_scheduler *s = f->s;
-    const struct hzp_batch_config *max = &f->offer->batch->max;
-    int32_t edits = 0, most = HZP_MIN(f->room->rows, HZP_MIN(max->segs_max, max->logits_max));
-    for (int32_t k = 0; k < chosen; k++)
-        edits += draw_edits(&s->seq[s->chosen[k]]);
-    return (struct spare){.rows = most - chosen,
-                          .edits = max->edits_max - edits,
-                          .pages = hzp_prefix_available(s->prefix) - s->running};
-}
-
-/* How many steps the round guesses that begins with this one; 0: none begins. */
-static int32_t begin_round(const struct filling *f, int32_t chosen, const struct spare *spare)
-{
-    struct hzp_scheduler *s = f->s;
-    int32_t most = HZP_MIN(s->config.lookup_max, spare->rows / HZP_MAX(chosen, 1));
-    double trust = 0;
-    bool all = chosen > 0 && chosen == s->running && !s->now.pins, known = true;
-    for (int32_t k = 0; k < chosen && all; k++) {
-        struct hzp_seq *seq = &s->seq[s->chosen[k]];
-        all = seq->lookup && !seq->guessed;
-        known &= all && guesses_max(f, seq, spare) > 0;
-        trust += all ? seq->lookup->trust / chosen : 0;
-    }
-    int32_t length =
-        all ? hzp_rounds_length(&s->rounds, chosen, trust, most, s->config.guess_every) : 0;
-    s->rounds.pays |= length > 0 && !known; /* it begins when their tokens are known */
-    return known ? length : 0;
-}
-
-/* Rounds of guesses by half of the layers (depth.h): the chosen sequences guess in this step, or
- * their guesses are verified.  Returns how many rows more than one each they have. */
-static int32_t go_round(const struct filling *f, int32_t chosen)
-{
-    struct hzp_scheduler *s = f->s;
-    struct spare spare = spare_of(f, chosen);
-    int32_t more = 0, guessing = 0, kind = 0;
-    if (!s->rounds.left)
-        s->rounds.left = begin_round(f, chosen, &spare);
-    for (int32_t k = 0; k < chosen; k++) {
-        struct hzp_seq *seq = &s->seq[s->chosen[k]];
-        int32_t most = guesses_max(f, seq, &spare);
-        seq->guessing = s->rounds.left > 0 && most > seq->guessed;
-        seq->guesses = seq->guessing ? 0 : HZP_MIN(seq->guessed, most);
-        int32_t end = seq->fed + 1 + (seq->guessing ? seq->guessed : seq->guesses);
-        spare.pages -= HZP_MAX(HZP_DIV_UP(end, s->page_rows) - seq->taken, 0);
-        spare.rows -= seq->guesses;
-        spare.edits -= seq->guesses * draw_edits(seq);
-        seq->guessed = seq->guessing ? seq->guessed : 0;
-        more += seq->guesses;
-        guessing += seq->guessing;
-        kind = HZP_MAX(kind, seq->guesses);
-    }
-    s->rounds.left -= s->rounds.left > 0;
-    kind = guessing && guessing == chosen ? HZP_ROUNDS_GUESS : kind;
-    hzp_rounds_began(&s->rounds, guessing && guessing < chosen ? 0 : chosen, kind);
-    return more;
-}
-
-/* Gives the chosen sequences guesses: one more each in turn, as long as the step is expected to
- * bring more tokens a second with it.  Returns how many. */
-static int32_t add_guesses(const struct filling *f, int32_t chosen)
-{
-    struct hzp_scheduler *s = f->s;
-    int32_t rows = chosen;
-    double tokens = chosen;
-    struct hzp_rows_curve curve;
-    struct spare spare = spare_of(f, chosen);
-    for (int32_t k = 0; k < chosen; k++)
-        s->seq[s->chosen[k]].guesses = 0;
-    if (s->lookup && s->config.guess_by_depth)
-        return go_round(f, chosen);
-    if (!s->lookup || spare.rows <= 0)
-        return 0;
-    hzp_rows_curve_of(&f->room->time->rows, &curve);
-    for (int32_t place = 0; place < s->config.lookup_max; place++)
-        for (int32_t k = 0; k < chosen; k++) {
-            struct hzp_seq *seq = &s->seq[s->chosen[k]];
-            struct hzp_prefix_tokens known = hzp_request_tokens(seq->rq);
-            int32_t fits = seq->guesses == place ? guesses_max(f, seq, &spare) : 0;
-            if (fits <= place ||
-                hzp_lookup_guess(seq->lookup, &known, place + 1, seq->guess) <= place)
-                continue;
-            double more = hzp_lookup_expected(seq->lookup, place + 1) -
-                          hzp_lookup_expected(seq->lookup, place);
-            if ((tokens + more) * hzp_rows_curve_ns(&curve, rows) <
-                tokens * hzp_rows_curve_ns(&curve, rows + 1))
-                continue;
-            int32_t end = seq->fed + 1 + seq->guesses; /* rows so far */
-            spare.pages -= end % s->page_rows == 0 && end / s->page_rows >= seq->taken;
-            spare.edits -= draw_edits(seq);
-            spare.rows--;
-            tokens += more;
-            rows++;
-            seq->guesses++;
-        }
-    return rows - chosen;
-}
-
 /* The sequence's next row and its guesses. */
-static void add_guessed(const struct filling *f, struct hzp_seq *seq)
+static void add_guessed(const struct hzp_filling *f, struct hzp_seq *seq)
 {
     struct hzp_scheduler *s = f->s;
     struct hzp_batch *batch = f->offer->batch;
     int32_t at = seq->fed, token = seq->rq->out[at - seq->rq->prompt_count].token;
-    if (!pages_fit(f, seq, 1 + seq->guesses)) /* others have changed the table since */
+    if (!hzp_fill_pages_fit(f, seq, 1 + seq->guesses)) /* others have changed the table since */
         seq->guesses = 0;
     /* As decode rows: the bits of a draw do not depend on whether its row was guessed.  A graph of
      * decode rows does not know that some are of one sequence. */
@@ -437,7 +305,7 @@ enum decode_kind { DRAWN, KNOWN, GUESSED, DECODE_KINDS };
 
 /* The sequence's next row, whose token logits `logit` of the in-flight step draw; -1: it is known.
  */
-static void add_decode(const struct filling *f, struct hzp_seq *seq, int32_t logit)
+static void add_decode(const struct hzp_filling *f, struct hzp_seq *seq, int32_t logit)
 {
     struct hzp_scheduler *s = f->s;
     struct hzp_batch *batch = f->offer->batch;
@@ -453,7 +321,7 @@ static void add_decode(const struct filling *f, struct hzp_seq *seq, int32_t log
 }
 
 /* A row of half of the layers, behind the rows that have guessed in this round. */
-static void add_guessing(const struct filling *f, struct hzp_seq *seq)
+static void add_guessing(const struct hzp_filling *f, struct hzp_seq *seq)
 {
     struct hzp_scheduler *s = f->s;
     struct hzp_batch *batch = f->offer->batch;
@@ -474,14 +342,15 @@ static void add_guessing(const struct filling *f, struct hzp_seq *seq)
 }
 
 /* Those of the chosen sequences whose row is of this kind and goes through these layers. */
-static void add_kind(const struct filling *f, int32_t chosen, enum decode_kind kind, int32_t depth)
+static void add_kind(const struct hzp_filling *f, int32_t chosen, enum decode_kind kind,
+                     int32_t depth)
 {
     struct hzp_scheduler *s = f->s;
     for (int32_t k = 0; k < chosen; k++) {
         struct hzp_seq *seq = &s->seq[s->chosen[k]];
         if (seq->step == f->step->number || path_of(seq) != depth)
             continue;
-        int32_t logit = drawn_by(seq, f->step);
+        int32_t logit = hzp_fill_drawn_by(seq, f->step);
         enum decode_kind is = logit < 0 ? KNOWN : DRAWN;
         if ((seq->guesses ? GUESSED : is) != kind)
             continue;
@@ -496,10 +365,10 @@ static void add_kind(const struct filling *f, int32_t chosen, enum decode_kind k
 
 /* Adds one row for each chosen sequence, kind by kind, and in each by depth: up, down, and up
  * again, so that rows of one path are neighbours more often. */
-static int32_t add_decodes(struct filling *f)
+static int32_t add_decodes(struct hzp_filling *f)
 {
     const struct hzp_scheduler *s = f->s;
-    int32_t chosen = choose_decodes(f), guesses = add_guesses(f, chosen);
+    int32_t chosen = choose_decodes(f), guesses = hzp_add_guesses(f, chosen);
     uint32_t depths = 0;
     for (int32_t k = 0; k < chosen; k++)
         depths |= 1u << path_of(&s->seq[s->chosen[k]]);
@@ -528,12 +397,12 @@ static int32_t piece_rows(const struct hzp_scheduler *s, const struct hzp_batch 
     if (rows == left && rq->pooling == HZP_POOLING_LAST && !logits)
         rows--;
     if (rows == left && rq->max_tokens > 0 &&
-        (!logits || batch->edits + draw_edits(seq) > batch->max.edits_max))
+        (!logits || batch->edits + hzp_fill_edits(seq) > batch->max.edits_max))
         rows--; /* no room for the last row's draw: it goes to another step */
     return rows;
 }
 
-static void add_piece(const struct filling *f, struct hzp_seq *seq, int32_t rows)
+static void add_piece(const struct hzp_filling *f, struct hzp_seq *seq, int32_t rows)
 {
     const struct hzp_scheduler *s = f->s;
     struct hzp_batch *batch = f->offer->batch;
@@ -572,7 +441,7 @@ static bool prompt_runs(const struct hzp_scheduler *s)
 }
 
 /* Prompt rows of this step, as budget.h decides. */
-static int32_t prompt_rows(const struct filling *f, int32_t decodes)
+static int32_t prompt_rows(const struct hzp_filling *f, int32_t decodes)
 {
     struct hzp_scheduler *s = f->s;
     const struct hzp_batch *batch = f->offer->batch;
@@ -608,7 +477,7 @@ struct pieces {
 };
 
 /* Adds rows of those prompts that go through these layers. */
-static void add_pieces_of(const struct filling *f, int32_t depth, struct pieces *p)
+static void add_pieces_of(const struct hzp_filling *f, int32_t depth, struct pieces *p)
 {
     struct hzp_scheduler *s = f->s;
     struct hzp_batch *batch = f->offer->batch;
@@ -620,7 +489,7 @@ static void add_pieces_of(const struct filling *f, int32_t depth, struct pieces 
         int32_t rows = piece_rows(s, batch, seq, p->room);
         /* No younger prompt overtakes the oldest, nor one that it can share rows with, which an
          * older prompt computes in this step. */
-        if (batch->segs == batch->max.segs_max || rows < 1 || !pages_fit(f, seq, rows) ||
+        if (batch->segs == batch->max.segs_max || rows < 1 || !hzp_fill_pages_fit(f, seq, rows) ||
             hzp_seek_prefix(s, seq, false)) {
             p->room = 0;
             return;
@@ -633,7 +502,7 @@ static void add_pieces_of(const struct filling *f, int32_t depth, struct pieces 
 
 /* Adds rows of prompts of order[from .. to), `room` at most: those with the layers of the oldest
  * prompt, then those with the layers of the oldest one left. */
-static void add_pieces(const struct filling *f, int32_t from, int32_t to, int32_t room)
+static void add_pieces(const struct hzp_filling *f, int32_t from, int32_t to, int32_t room)
 {
     const struct hzp_scheduler *s = f->s;
     struct pieces p = {from, to, room, 0};
@@ -648,7 +517,7 @@ static void add_pieces(const struct filling *f, int32_t from, int32_t to, int32_
     }
 }
 
-static void add_prefills(const struct filling *f, int32_t decodes)
+static void add_prefills(const struct hzp_filling *f, int32_t decodes)
 {
     const struct hzp_scheduler *s = f->s;
     add_pieces(f, 0, s->ordinary, prompt_rows(f, decodes));
@@ -668,7 +537,7 @@ static void tell_wait(struct hzp_waits *waits, const struct hzp_request *rq, int
 
 /* Reports the requests whose prompt is not fully computed, in the order in which it will be
  * computed, for TTFT predictions. */
-static void tell_waits(const struct filling *f)
+static void tell_waits(const struct hzp_filling *f)
 {
     const struct hzp_scheduler *s = f->s;
     uint64_t number = f->step->number;
@@ -689,27 +558,29 @@ static void tell_waits(const struct filling *f)
 /* A sequence whose edits grow and that draws in this step cannot have a row in the next one, if
  * that is formed before the results are there: it decodes in every second step, and holds up no
  * other.  If all running sequences are of that kind, there is no other: the loop waits for the
- * results, and each decodes in every step.  So it does where guesses are expected of half of them,
- * which make up for it. */
-static enum hzp_settle settle_for(const struct filling *f)
+ * results, and each decodes in every step.  So it does where guesses are in flight, and where those
+ * of the next step are expected to make up for it. */
+static enum hzp_settle settle_for(const struct hzp_filling *f)
 {
     const struct hzp_scheduler *s = f->s;
-    bool draws = false;
+    bool draws = false, guesses = false;
     int32_t others = 0, keen = 0;
     for (int32_t i = 0; i < s->running; i++) {
         const struct hzp_seq *seq = &s->seq[s->order[i]];
         if (hzp_seq_complete(seq))
             continue;
-        keen += has_guesses(seq);
-        others += !has_guesses(seq) && !hzp_edits_grow(seq->rq->edits);
+        keen += hzp_has_guesses(s, seq);
+        others += !hzp_has_guesses(s, seq) && !hzp_edits_grow(seq->rq->edits);
+        guesses |= seq->guesses > 0;
         draws |= seq->step == f->step->number && hzp_seq_decodes(seq);
     }
-    return draws && keen >= others ? HZP_SETTLE_SERVING : HZP_SETTLE_NOTHING;
+    bool settles = keen >= others || guesses || hzp_gain_of_guesses(f) >= SETTLE_GAIN;
+    return draws && settles ? HZP_SETTLE_SERVING : HZP_SETTLE_NOTHING;
 }
 
 /* True: a prompt that a swap has restarted is not finished, and gets rows in this step, or the step
  * has none for serving.  In a step of another version: and had rows in the newest of its own. */
-static bool keeps_version(const struct filling *f, bool no_room)
+static bool keeps_version(const struct hzp_filling *f, bool no_room)
 {
     const struct hzp_scheduler *s = f->s;
     bool keeps = false;
@@ -739,7 +610,7 @@ void hzp_fill_warm(struct hzp_scheduler *s, const struct hzp_step *step, struct 
                    struct hzp_offer *offer)
 {
     hzp_assert_engine_thread();
-    struct filling f = {.s = s, .step = step, .room = room, .offer = offer};
+    struct hzp_filling f = {.s = s, .step = step, .room = room, .offer = offer};
     s->serves = s->version;
     int32_t rows = piece_rows(s, offer->batch, &s->warm.seq, HZP_MIN(WARM_ROWS, room->rows));
     if (rows < 1)
@@ -757,7 +628,7 @@ void hzp_fill_step(struct hzp_scheduler *s, const struct hzp_step *step, struct 
                    struct hzp_offer *offer)
 {
     hzp_assert_engine_thread();
-    struct filling f = {.s = s, .step = step, .room = room, .offer = offer};
+    struct hzp_filling f = {.s = s, .step = step, .room = room, .offer = offer};
     bool no_room = !room->rows;
     HZP_ASSERT(offer->batch->max.page_stride >= s->page_stride);
     struct hzp_version *first = hzp_first_version(s, step), *version = first;

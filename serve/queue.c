@@ -61,9 +61,18 @@ void hzp_add_news(struct hzp_scheduler *s, struct hzp_request *rq)
 }
 
 /* Makes the request final; its creator owns it again once let_go is set. */
+/* Which random numbers it is drawn with, for the history. */
+static uint64_t draws_of(const struct hzp_request *rq)
+{
+    return rq->sampling.seed * 0x9E3779B97F4A7C15u + rq->sampling.choice;
+}
+
 static void end_request(struct hzp_scheduler *s, struct hzp_request *rq,
                         enum hzp_request_state state)
 {
+    struct hzp_prefix_tokens tokens = hzp_request_tokens(rq);
+    if (s->history && state != HZP_REQUEST_FAILED)
+        hzp_history_keep(s->history, &tokens, draws_of(rq));
     s->now.finished[state] += !rq->own;
     s->now.aborted += !rq->own && rq->changed == HZP_CHANGED_SWAP;
     s->now.pins_ended += rq->changed == HZP_CHANGED_PIN;
@@ -439,10 +448,10 @@ static void admit(struct hzp_scheduler *s, uint64_t number)
         struct hzp_seq *seq = &s->seq[i];
         *seq =
             (struct hzp_seq){.rq = rq, .used = true, .page = seq->page, .prompt_end = growth.rows};
-        if (s->lookup && !rq->background && rq->max_tokens > 1 && !hzp_edits_grow(rq->edits) &&
+        if (s->lookup && rq->max_tokens > 1 && !hzp_edits_grow(rq->edits) &&
             !(s->config.guess_by_depth && rq->demands.depth)) {
             seq->lookup = &s->lookup[i];
-            hzp_lookup_begin(seq->lookup);
+            hzp_lookup_begin(seq->lookup, s->history, draws_of(rq));
             if (s->config.guess_by_depth)
                 seq->lookup->trust = s->rounds.trust;
         }

@@ -114,16 +114,14 @@ static enum hzp_request_state take_draw(struct hzp_scheduler *s, const struct hz
     return state;
 }
 
-/* Whether guesses are expected to bring as many tokens as the step that waiting for one costs. */
+/* Looks for what may follow on the newest tokens.  True: the sequence waits for them, to guess. */
 static bool is_keen(const struct hzp_scheduler *s, struct hzp_seq *seq)
 {
-    int32_t guess[HZP_LOOKUP_MAX];
+    struct hzp_prefix_tokens tokens = hzp_request_tokens(seq->rq);
     if (s->config.guess_by_depth)
         return s->rounds.pays;
-    struct hzp_prefix_tokens tokens = hzp_request_tokens(seq->rq);
     hzp_lookup_follow(seq->lookup, &tokens);
-    int32_t guesses = hzp_lookup_guess(seq->lookup, &tokens, s->config.lookup_max, guess);
-    return hzp_lookup_expected(seq->lookup, guesses) >= 1;
+    return false;
 }
 
 /* The draws of the part from this logit on: that of its last row, or of its guesses as far as they

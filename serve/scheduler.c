@@ -40,6 +40,8 @@ int hzp_scheduler_create(const struct hzp_scheduler_config *config, const struct
     s->order = hzp_xcalloc((size_t)config->running_max, sizeof(*s->order));
     if (config->lookup_max)
         s->lookup = hzp_xcalloc((size_t)config->running_max, sizeof(*s->lookup));
+    if (config->history)
+        s->history = hzp_xcalloc(1, sizeof(*s->history));
     s->chosen = hzp_xcalloc((size_t)config->running_max, sizeof(*s->chosen));
     s->news = hzp_xcalloc((size_t)config->running_max, sizeof(struct hzp_request *));
     s->wait_room = 2 * config->waiting_max + 3 * config->running_max;
@@ -222,6 +224,7 @@ void hzp_scheduler_destroy(struct hzp_scheduler *s)
     free(s->page_memory);
     free(s->order);
     free(s->lookup);
+    free(s->history);
     free(s->chosen);
     free(s->news);
     free(s->wait);

@@ -102,7 +102,8 @@ struct hzp_scheduler_config {
     int32_t rewarm_rows; /* rows of the most used beginnings, computed again after a swap while no
                                * request is there; 0: none */
     int32_t lookup_max;  /* guessed tokens of a sequence in a step (lookup.h); 0: none */
-    bool guess_by_depth; /* by half of the layers (depth.h), not from the sequence's own text */
+    bool guess_by_depth; /* by the model itself, cheaper (depth.h), not from the sequence's text */
+    bool history;        /* from earlier answers, too (history.h) */
     int32_t guess_every; /* steps after which guessing is tried that did not pay; 0: 256 */
     int32_t edits_max;   /* edits in a batch: submit refuses a request that could need more */
     struct hzp_trials *trials; /* borrowed, needs pin_ns and 3 slots; NULL: there are none */

@@ -49,7 +49,7 @@ struct hzp_seq {
     int32_t guess[HZP_LOOKUP_MAX], guesses; /* behind the first of its rows in flight */
     int32_t guessed; /* guess[0 .. guessed) are this round's so far (depth.h) */
     bool guessing;   /* its row in flight guesses one more */
-    bool keen;       /* its next rows wait for its newest token, to guess from it */
+    bool keen;       /* its next rows wait for its newest token, to guess in a round */
     uint64_t step;   /* the last step that accesses its pages */
 };
 
@@ -86,8 +86,9 @@ struct hzp_scheduler {
     int32_t *order;            /* indices of running sequences, oldest first: `ordinary` ones, then
                                 * those of background requests */
     struct hzp_lookup *lookup; /* [running_max]; NULL: nothing is guessed */
-    int32_t *chosen;           /* [running_max] sequences that decode in the step being formed */
-    struct hzp_request **news; /* [running_max] whose wake is due */
+    struct hzp_history *history; /* NULL: nothing is guessed from earlier answers */
+    int32_t *chosen;             /* [running_max] sequences that decode in the step being formed */
+    struct hzp_request **news;   /* [running_max] whose wake is due */
     int32_t news_count;
     int32_t running, ordinary;
     int32_t turn; /* index in `order` of the sequence that decodes first; moves on if a step has no

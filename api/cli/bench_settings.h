@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* api/cli/bench_settings.h - the settings of the benchmarks and of the load on a running server.
  *
- * Plain values; api/cli/option_table.c has the option, default and range of each.
+ * Plain values; api/cli/options.json has the option, default and range of each.
  *
  * Thread: any; constant while a benchmark runs.
  */

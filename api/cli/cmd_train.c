@@ -54,6 +54,7 @@ struct run {
     struct hzp_evaluator *evaluator;
     struct hzp_train_log *log;
     struct data eval;
+    struct data data;                    /* the queue's samples, until pairs have their reference */
     char note[HZP_TRAINER_NOTE_MAX + 1]; /* describes the data; saved in checkpoints */
     char *options;                       /* serve.options of what it writes; NULL: none */
     int64_t total, step, saved_step, eval_step;
@@ -173,7 +174,6 @@ static int choose_source(struct run *run, struct hzp_err_text *reterr)
 
 static int open_model(struct run *run, struct hzp_err_text *reterr)
 {
-    const struct hzp_train_settings *o = run->settings;
     struct hzp_assembly_config config = {.device = &run->engine->device,
                                          .model = &run->engine->model,
                                          .training = &run->engine->training,
@@ -181,7 +181,7 @@ static int open_model(struct run *run, struct hzp_err_text *reterr)
                                          .tokenizer = true,
                                          .link = run->link,
                                          .ranks = &run->engine->ranks,
-                                         .executors = o->eval_data ? 1 : 0}; /* the evaluator's */
+                                         .executors = 1}; /* an evaluator's */
     HZP_TRY(hzp_assembly_read(&config, &run->parts, reterr));
     return hzp_assembly_open(&run->parts, 1, reterr);
 }
@@ -260,8 +260,10 @@ static int open_data(struct run *run, struct hzp_err_text *reterr)
     examples.chat = run->parts.chat;
     examples.fields = o->fields;
     examples.too_long = (enum hzp_too_long)(1 + o->too_long);
+    examples.pairs = true;
     int r =
         hzp_examples_load_option(&examples, o->data, "--data", &data.sample, &data.count, reterr);
+    examples.pairs = false;
     examples.endless = true; /* as `hzpserve eval` counts them */
     if (r >= 0 && o->eval_data)
         r = hzp_examples_load_option(&examples, o->eval_data, "--eval", &run->eval.sample,
@@ -276,7 +278,7 @@ static int open_data(struct run *run, struct hzp_err_text *reterr)
     if (r < 0)
         hzp_examples_free(data.sample, data.count);
     else
-        free(data.sample); /* the queue owns the samples now */
+        run->data = data; /* the queue owns the samples now */
     return r;
 }
 
@@ -357,6 +359,40 @@ static int init_weights(struct run *run, struct hzp_version *draft)
                           (uint64_t)run->engine->training.seed, init_std);
 }
 
+/* The weights that the run begins with, or began with. */
+static int fill_first(struct run *run, struct hzp_version *draft, struct hzp_err_text *reterr)
+{
+    if (!run->settings->from_scratch)
+        return hzp_fill_load(run->parts.weights, draft, run->engine->model.dir, reterr);
+    HZP_TRY(init_weights(run, draft));
+    draft->record.loss = NAN;
+    return HZP_OK;
+}
+
+/* Pairs are compared with the model that the run begins with, also when it is resumed. */
+static int refer(struct run *run, struct hzp_version *draft, struct hzp_err_text *reterr)
+{
+    struct hzp_evaluator *evaluator;
+    struct hzp_sample **sample = run->data.sample;
+    int32_t rows = 0;
+    for (int32_t i = 0; i < run->data.count; i++)
+        if (hzp_sample_first(sample[i]) < sample[i]->count)
+            rows = HZP_MAX(rows, sample[i]->count);
+    if (!rows)
+        return HZP_OK;
+    if (run->parts.shards.groups.z3 > 1)
+        return hzp_fail_param(reterr, HZP_EINVAL, "--shard",
+                              "pairs of answers need whole weights on each rank: --shard z3=1");
+    HZP_TRY(fill_first(run, draft, reterr));
+    int r = hzp_evaluator_create(run->parts.model, rows, false, &evaluator);
+    HZP_TRY(r);
+    for (int32_t i = 0; i < run->data.count && r >= 0; i++)
+        if (hzp_sample_first(sample[i]) < sample[i]->count)
+            r = hzp_evaluator_refer(evaluator, draft, sample[i]);
+    hzp_evaluator_destroy(evaluator);
+    return r < 0 ? hzp_fail(reterr, r, "pairs could not be computed before they are learned") : r;
+}
+
 static int fill(void *ctx, struct hzp_version *draft, struct hzp_err_text *reterr)
 {
     struct run *run = ctx;
@@ -370,13 +406,8 @@ static int fill(void *ctx, struct hzp_version *draft, struct hzp_err_text *reter
                               "%s: holds checkpoint-%" PRIu64 " of another run; continue it with "
                               "--resume or choose another --out",
                               o->out, newest);
-    if (o->resume)
-        return resume(run, newest, draft, reterr);
-    if (!o->from_scratch)
-        return hzp_fill_load(run->parts.weights, draft, run->engine->model.dir, reterr);
-    HZP_TRY(init_weights(run, draft));
-    draft->record.loss = NAN;
-    return HZP_OK;
+    HZP_TRY(refer(run, draft, reterr));
+    return o->resume ? resume(run, newest, draft, reterr) : fill_first(run, draft, reterr);
 }
 
 /* The same on a rank other than 0, whose weights are sharded: from the same files. */
@@ -450,6 +481,7 @@ static void close_run(struct run *run)
     hzp_assembly_close_device(&run->parts);
     hzp_sample_queue_destroy(run->queue);
     hzp_examples_free(run->eval.sample, run->eval.count);
+    free(run->data.sample);
     hzp_assembly_close(&run->parts);
 }
 

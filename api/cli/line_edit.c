@@ -158,7 +158,8 @@ static char *edit(const char *prompt)
     do {
         cancelled = false;
         el_resize(editor);
-        el_set(editor, EL_PREP_TERM, 1); /* el_gets does so after the prompt: Ctrl-C would be a signal till then */
+        el_set(editor, EL_PREP_TERM,
+               1); /* el_gets does it after the prompt: till then Ctrl-C is a signal */
         fputs(PASTE_ON, stdout);
         fflush(stdout);
         line = el_gets(editor, &n);

@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* api/cli/option_table.h - the options of all commands: name, default, range and help.
+/* api/cli/option_table.h - the options of all commands: name, default, range and help; and the
+ * commands, with what their help says.
  *
- * Options are defined only here; the parser, the help texts and the defaults use this table.
+ * The data are options.json, which make_options.py checks and makes option_table.c of in the build;
+ * the parser, the help texts and the defaults use them.
  *
  * Invariant: two options with the same name belong to different commands.
  *
@@ -13,14 +15,14 @@
 
 enum hzp_option_kind {
     HZP_OPTION_TEXT,
-    HZP_OPTION_FILE,    /* a text that names a file */
-    HZP_OPTION_INTEGER, /* int64_t */
-    HZP_OPTION_NUMBER,  /* double */
-    HZP_OPTION_SIZE,    /* int64_t bytes, with K, M, G or T */
-    HZP_OPTION_FLAG,    /* int64_t, 0 or 1; takes no value */
-    HZP_OPTION_CHOICE,  /* int64_t, the index among `choices` */
-    HZP_OPTION_LIST,    /* struct hzp_option_list; may be given several times */
-    HZP_OPTION_PARTS,   /* "HEAD,name=VALUE,...": each part has a field of its own */
+    HZP_OPTION_FILE,   /* a text that names a file */
+    HZP_OPTION_INT,    /* int64_t */
+    HZP_OPTION_NUMBER, /* double */
+    HZP_OPTION_SIZE,   /* int64_t bytes, with K, M, G or T */
+    HZP_OPTION_FLAG,   /* int64_t, 0 or 1; takes no value */
+    HZP_OPTION_CHOICE, /* int64_t, the index among `choices` */
+    HZP_OPTION_LIST,   /* struct hzp_option_list; may be given several times */
+    HZP_OPTION_PARTS,  /* "HEAD,name=VALUE,...": each part has a field of its own */
 };
 
 struct hzp_option {
@@ -60,3 +62,24 @@ struct hzp_command_info {
 
 extern const struct hzp_command_info hzp_commands[];
 extern const int hzp_command_count;
+
+/* Shown in the help of a command that has many options. */
+extern const char *const hzp_options_used[];
+extern const int hzp_options_used_count;
+
+/* What `hzpserve bench NAME` measures. */
+struct hzp_bench_info {
+    const char *name, *words, *help, *example;
+    const char *options; /* its own, divided by blanks */
+    const char *topics;  /* of others that matter to it, likewise */
+};
+extern const struct hzp_bench_info hzp_benches[];
+extern const int hzp_bench_count;
+
+/* What `hzpserve help NAME` shows: a heading of the options with examples, or a page without
+ * options. */
+struct hzp_topic {
+    const char *name, *about, *text;
+};
+extern const struct hzp_topic hzp_topics[];
+extern const int hzp_topic_count;

@@ -116,9 +116,9 @@ static int out_of_range(const struct hzp_option *s, const char *text, struct hzp
 {
     return hzp_fail_param(reterr, HZP_EINVAL, s->name, "%s takes %s from %g to %g, not \"%s\"",
                           s->name,
-                          s->kind == HZP_OPTION_INTEGER ? "a whole number"
-                          : s->kind == HZP_OPTION_SIZE  ? "a size (like 512M or 2G)"
-                                                        : "a number",
+                          s->kind == HZP_OPTION_INT    ? "a whole number"
+                          : s->kind == HZP_OPTION_SIZE ? "a size (like 512M or 2G)"
+                                                       : "a number",
                           s->low, s->high, text);
 }
 

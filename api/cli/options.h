@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* api/cli/options.h - parses the command line, words and options, into the settings of the modules.
  *
- * Every option is defined in option_table.c.  `serve` first reads the model's own settings from
+ * Every option is defined in options.json.  `serve` first reads the model's own settings from
  * MODEL/serve.options, if it exists (one option per line, as on the command line; `#` begins a
  * comment; file names that are relative or not there are looked up in MODEL), then the environment
  * variables of the table; the command line takes precedence over both.
@@ -161,8 +161,6 @@ void hzp_options_command_help(FILE *out, enum hzp_command command, bool all, con
 /* Whether `hzpserve help NAME` knows the topic; HZP_EINVAL with the nearest name. */
 bool hzp_options_is_topic(const char *name);
 int hzp_options_no_topic(const char *name, struct hzp_err_text *reterr);
-/* The first name in the help's own lists that is no option; NULL: all are. */
-const char *hzp_options_unknown(void);
 /* HZP_OK if there is a benchmark of that name; else HZP_EINVAL with the nearest name. */
 int hzp_options_no_bench(const char *name, struct hzp_err_text *reterr);
 

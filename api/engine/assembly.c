@@ -107,10 +107,17 @@ int hzp_assembly_read(const struct hzp_assembly_config *config, struct hzp_assem
 
 /* ---- open ---- */
 
-/* Checks the settings of training beside requests against the device. */
-static int check_beside(const struct hzp_assembly *a, struct hzp_err_text *reterr)
+/* Chooses the cores of training beside requests.  Without a setting that is one of the two of a
+ * CPU, where that was measured to yield more than taking turns, unless a plan file decides. */
+static int choose_beside(struct hzp_assembly *a, struct hzp_err_text *reterr)
 {
     int cores = (int)a->is.split->train_cores;
+    bool two = a->dev->threads == 2 && hzp_device_host_memory(a->dev) &&
+               hzp_device_has_shares(a->dev) && hzp_device_computes(a->dev);
+    if (cores < 0)
+        cores = two && a->is.serving && a->is.training && !a->is.group && !a->is.split->ride &&
+                !a->plans.entries;
+    a->train_cores = cores;
     if (cores && cores >= a->dev->threads)
         return hzp_fail_param(reterr, HZP_EINVAL, "--train-cores",
                               "--train-cores %d leaves none of the %d cores for serving", cores,
@@ -145,14 +152,14 @@ static int agree_plans(struct hzp_assembly *a, struct hzp_err_text *reterr)
  * products. */
 static int read_plans(struct hzp_assembly *a, struct hzp_err_text *reterr)
 {
-    HZP_TRY(check_beside(a, reterr));
     int ranks = HZP_MAX(a->layout.slice.ranks, 1);
     HZP_TRY(hzp_search_plans(a->is.serving->plans, a->dev, &a->config,
                              hzp_settings_dtype(a->is.model, &a->config), a->is.model->fp8 != 0,
                              a->is.model->kv_fp8 != 0, ranks, &a->plans, &a->tables, reterr));
+    HZP_TRY(choose_beside(a, reterr));
     if (a->is.group)
         return agree_plans(a, reterr);
-    if (a->is.training && !a->is.split->train_cores && !a->is.model->fp8)
+    if (a->is.training && !a->train_cores && !a->is.model->fp8)
         a->chunk_rows =
             a->is.split->ride ? (int32_t)a->is.split->ride : hzp_plan_table_ride(&a->plans);
     return HZP_OK;
@@ -163,7 +170,7 @@ static int read_plans(struct hzp_assembly *a, struct hzp_err_text *reterr)
 static size_t lane_bytes(const struct hzp_assembly *a)
 {
     uint32_t lanes = hzp_plan_table_lanes(&a->plans);
-    if (a->is.serving && a->is.training && a->is.split->train_cores)
+    if (a->is.serving && a->is.training && a->train_cores)
         lanes |= 1u << HZP_LANE_TRAIN;
     return hzp_exec_bytes(a->dev, lanes) + hzp_exec_bytes(a->dev, 0) * (size_t)a->is.executors;
 }
@@ -180,7 +187,7 @@ static size_t half_of_host(void)
  * lane with its own cores. */
 static void shape_beside(struct hzp_assembly *a)
 {
-    int cores = (int)a->is.split->train_cores;
+    int cores = a->train_cores;
     a->beside = hzp_plan_sequential;
     a->beside.ride = (int32_t)a->is.split->ride;
     if (a->beside.ride)
@@ -195,7 +202,7 @@ static void shape_beside(struct hzp_assembly *a)
 static const struct hzp_plan_shape *planned_beside(struct hzp_assembly *a)
 {
     const struct hzp_split_settings *split = a->is.training ? a->is.split : NULL;
-    if (!split || !(split->train_cores || split->ride))
+    if (!split || !(a->train_cores || split->ride))
         return NULL;
     shape_beside(a);
     return &a->beside;
@@ -270,7 +277,7 @@ static int plan_memory(struct hzp_assembly *a, struct hzp_err_text *reterr)
             HZP_LOG_INFO, "engine",
             "device=\"%s\" parameters=%lld dtype=%s quantization=%s kv_cache_dtype=%s context=%d",
             a->dev->label, (long long)hzp_config_parameters(&a->config),
-            a->plan.dtype == HZP_BF16 ? "bf16" : "f32", a->plan.fp8 ? "fp8" : "none",
+            a->plan.dtype == HZP_BF16 ? "bf16" : "f32", a->is.model->fp8 ? "fp8" : "none",
             a->plan.kv == HZP_E4M3 ? "fp8" : "auto", a->plan.positions);
     if (hzp_log_get_format() == HZP_LOG_JSON)
         hzp_memory_plan_log(&a->plan);
@@ -306,7 +313,8 @@ static int agree_group(struct hzp_assembly *a, struct hzp_err_text *reterr)
         {"a width of", a->config.width},
         {"a vocabulary of", a->config.vocab},
         {"--dtype", a->plan.dtype},
-        {"--quantization (1: fp8)", a->plan.fp8},
+        {"--quantization (1: fp8)", a->is.model->fp8},
+        {"--draft fp8", a->is.serving->draft == HZP_DRAFT_FP8},
         {"--context", a->plan.positions},
         {"--kv-cache-dtype", a->plan.kv},
         {"--page-rows", a->is.serving->page_rows},
@@ -358,6 +366,7 @@ static int open_weights(struct hzp_assembly *a, uint64_t first_id)
     HZP_TRY(hzp_weights_create(a->dev, &a->layout, &config, &a->weights));
     HZP_TRY(hzp_model_create(a->dev, a->weights, a->plan.positions, &a->model));
     a->model->kv_e4m3 = a->is.model->kv_fp8 != 0;
+    a->model->fp8_guesses = a->is.serving && a->is.serving->draft == HZP_DRAFT_FP8;
     if (a->is.group)
         hzp_model_set_tensor(a->model, a->axes.tensor, a->axes.tensor_train);
     if (a->axes.data)
@@ -561,7 +570,8 @@ static int open_serving(struct hzp_assembly *a, struct hzp_err_text *reterr)
                                           .prefix_stale_max = (int32_t)s->reuse_stale,
                                           .rewarm_rows = (int32_t)s->rewarm,
                                           .lookup_max = s->draft ? (int32_t)s->draft_max : 0,
-                                          .guess_by_depth = s->draft == HZP_DRAFT_DEPTH,
+                                          .guess_by_depth = s->draft >= HZP_DRAFT_FP8,
+                                          .history = s->draft == HZP_DRAFT_HISTORY,
                                           .tier = a->tier,
                                           .trials = a->trials,
                                           .pin_ns = (uint64_t)(s->pin_seconds * 1e9),
@@ -681,7 +691,7 @@ int hzp_assembly_open_loop(struct hzp_assembly *a, const struct hzp_assembly_loo
         config.plans = a->plans.entries ? &a->plans : NULL;
         config.tables = a->tables.curves ? &a->tables : NULL;
     }
-    if (s && a->trainer && (a->is.split->train_cores || a->is.split->ride)) {
+    if (s && a->trainer && (a->train_cores || a->is.split->ride)) {
         shape_beside(a);
         config.beside = &a->beside;
     }

@@ -101,6 +101,7 @@ struct hzp_assembly {
     struct hzp_axes axes;        /* in a tensor group; a rig's tensor links are is.group */
     struct hzp_plan_table plans; /* as the serving settings say; empty: none */
     struct hzp_tables tables;    /* from the same file; empty: none */
+    int32_t train_cores;         /* cores of training beside requests; 0: it takes turns */
     int32_t chunk_rows;          /* chunk of training's forward pass; 0: it never rides */
     struct hzp_shards
         shards; /* how weights and training are divided; all zero: one rank, not ordered */

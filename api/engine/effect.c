@@ -187,12 +187,13 @@ static double loss_of(struct hzp_effects *e, struct hzp_sample *const *sample, i
     bool all = count > 0;
     for (int32_t i = 0; i < count && all; i++) {
         const struct hzp_sample *s = sample[i];
-        struct hzp_request *rq = submit(e, s->token, s->count, 0);
+        int32_t tokens = hzp_sample_first(s); /* of a pair the chosen answer */
+        struct hzp_request *rq = submit(e, s->token, tokens, 0);
         if (!rq)
             return NAN;
         await(e, rq);
         all = whole(rq) && (!version || rq->prompt_version == version);
-        for (int32_t t = 1; t < s->count && all; t++) {
+        for (int32_t t = 1; t < tokens && all; t++) {
             double weight = !s->learn[t] ? 0 : s->weight ? (double)s->weight[t] : 1;
             sum -= weight ? weight * (double)rq->prompt_out[t].logprob : 0;
             weights += weight;
@@ -214,7 +215,7 @@ static void clear(struct question *q)
  * beginning on, the first half.  False: it has none. */
 static bool make_question(const struct hzp_sample *s, int32_t tokens_max, struct question *ret)
 {
-    int32_t end = s->count;
+    int32_t end = hzp_sample_first(s);
     while (end > 0 && !s->learn[end - 1])
         end--;
     int32_t begin = end;

@@ -29,6 +29,7 @@ enum {
     BY_UPDATE = 1 << 20,
     MAX_EFFECT = 1 << 21,
     SKIP = 1 << 23,
+    DRAFT_FP8 = 1 << 24,
     GROUPS = 1 << 22, /* --ranks makes several tensor groups */
 };
 
@@ -82,6 +83,8 @@ static const struct {
      {"--skip", "--ride", "training goes through other layers than serving's rows"}},
     {RIDE | FP8,
      {"--ride", "--quantization fp8", "serving multiplies by other weights than training"}},
+    {FP8 | DRAFT_FP8,
+     {"--draft fp8", "--quantization fp8", "the weights that serve would guess for themselves"}},
     {RIDE | CORES,
      {"--ride", "--train-cores",
       "training either rides in serving's products or has cores of its own"}},
@@ -102,13 +105,14 @@ static unsigned facts_of(const struct hzp_engine_settings *s, int ranks)
         {s->ranks.tensor <= 1 && !s->ranks.replicas, ALONE},
         {s->ranks.link == HZP_RANKS_MPI, MPI},
         {s->model.fp8, FP8},
+        {s->serving.draft == HZP_DRAFT_FP8, DRAFT_FP8},
         {s->serving.prefix_dir, PREFIX_FILE},
         {s->serving.prefix_host, PREFIX_HOST},
         {s->canary.share > 0, CANARY},
         {s->learning.gate, GATE},
         {s->split.ride, RIDE},
         {s->training.skip > 0 || s->training.swap, SKIP},
-        {s->split.train_cores, CORES},
+        {s->split.train_cores > 0, CORES},
         {s->serving.slots < 2, SLOTS_ONE},
         {s->serving.slots > 2, SLOTS_MORE},
         {s->training.max_staleness < 1, NEVER_BEHIND},

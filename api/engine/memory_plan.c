@@ -116,10 +116,11 @@ static int plan_kv(const struct hzp_memory_request *q, const struct hzp_model_co
     return HZP_OK;
 }
 
-/* Segments of a step: one of each sequence, and the guesses of one of them at least. */
+/* Segments of a step: one of each sequence, and one guess of each, or all of one of them. */
 static int32_t segs_of(const struct hzp_serving_settings *serving)
 {
-    return (int32_t)(serving->running_max + (serving->draft ? serving->draft_max : 0));
+    int64_t most = serving->running_max, guesses = HZP_MAX(HZP_MIN(most, 64), serving->draft_max);
+    return (int32_t)(most + (serving->draft ? guesses : 0));
 }
 
 /* Partitions of the SMs, as measured, and graphs: as many as the steps of two batches have sizes,
@@ -400,7 +401,7 @@ static int plan_all(const struct hzp_memory_request *q, const struct hzp_layout 
     ret->kv = q->model->kv_fp8 ? HZP_E4M3 : ret->dtype;
     ret->serves = q->serving != NULL;
     ret->trains = q->training != NULL;
-    ret->fp8 = ret->serves && q->model->fp8;
+    ret->fp8 = ret->serves && (q->model->fp8 || q->serving->draft == HZP_DRAFT_FP8);
     ret->slots = q->slots;
     if (q->model->context > config->positions)
         return hzp_fail_param(reterr, HZP_EINVAL, "--context",

@@ -2,10 +2,10 @@
 /* api/engine/settings.h - the settings of an engine, and the values that follow from them for a
  * model.
  *
- * Plain values, filled by api/cli/options.c from a command line (api/cli/option_table.c has the
+ * Plain values, filled by api/cli/options.c from a command line (api/cli/options.json has the
  * default and range of each) or by a caller.  Each consumer gets only the struct that it needs.
  *
- * Invariant: values are in the ranges that api/cli/option_table.c states.  Strings are borrowed and
+ * Invariant: values are in the ranges that api/cli/options.json states.  Strings are borrowed and
  * must outlive all users of the struct.
  *
  * Thread: any; constant once handed over.
@@ -24,7 +24,13 @@ struct hzp_device_settings {
     int64_t threads;       /* 0: as many as the process may use */
 };
 
-enum hzp_draft { HZP_DRAFT_OFF, HZP_DRAFT_NGRAM, HZP_DRAFT_DEPTH };
+enum hzp_draft {
+    HZP_DRAFT_OFF,
+    HZP_DRAFT_NGRAM,
+    HZP_DRAFT_HISTORY,
+    HZP_DRAFT_FP8,
+    HZP_DRAFT_DEPTH,
+};
 enum hzp_dtype_setting { HZP_DTYPE_ON_DISK, HZP_DTYPE_BF16, HZP_DTYPE_F32 };
 
 struct hzp_model_settings {
@@ -92,7 +98,7 @@ struct hzp_split_settings {
     const char *goals; /* hzp_policy_parse_goals(); NULL: none */
     double itl_stretch, train_share, train_max, train_min;
     double idle_ms;      /* maximum training per step while no request runs */
-    int64_t train_cores; /* cores reserved for training while requests run; 0: none */
+    int64_t train_cores; /* cores of training while requests run; 0: none; -1: chosen */
     int64_t ride;        /* rows of a riding chunk; 0: where the plan table says so */
 };
 
@@ -115,6 +121,7 @@ struct hzp_learning_settings {
     int64_t effect;    /* prompts asked beside a lesson's, to see what it changed; 0: none are */
     double max_effect; /* share of these whose answers a lesson may change; 1: not bounded */
     int64_t passes, queue_samples, queue_tokens, checkpoint_every;
+    int64_t receipts;           /* bytes of answers that feedback may teach from */
     int64_t no_checkpoint_copy; /* 1: updates wait while a checkpoint is written */
 };
 

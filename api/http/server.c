@@ -37,8 +37,8 @@ static const struct hzp_route routes[] = {
      .right = COMPLETE, .body = &hzp_fields_count_tokens},
     {"POST", "/v1/embeddings", "Texts as vectors", hzp_route_completion, .right = COMPLETE,
      .kind = HZP_ANSWER_LATE, .body = &hzp_fields_embeddings},
-    {"POST", "/v1/feedback", "Score an answer", hzp_route_feedback, .right = COMPLETE,
-     .needs = BODY, .body = &hzp_fields_feedback},
+    {"POST", "/v1/feedback", "Score an answer, or learn from it", hzp_route_feedback,
+     .right = COMPLETE, .needs = BODY, .body = &hzp_fields_feedback},
     {"GET", "/v1/models", "The one model, as a list", hzp_route_models, .right = COMPLETE,
      .at_once = true},
     {"GET", "/v1/models/", "The one model that is served", hzp_route_model, .right = COMPLETE,
@@ -150,7 +150,8 @@ int hzp_http_start(const struct hzp_http_settings *settings, struct hzp_port *po
 {
     hzp_operator_restore(engine);
     struct hzp_taught *taught = open_taught(engine);
-    struct hzp_feedback *feedback = hzp_feedback_create(engine->trials);
+    struct hzp_feedback *feedback =
+        hzp_feedback_create(engine->trials, (size_t)engine->config.settings->learning.receipts);
     int r = hzp_server_start(&(struct hzp_server_config){.settings = settings,
                                                          .port = port,
                                                          .routes = routes,

@@ -2,6 +2,7 @@
 #include "api/learn/examples_parts.h"
 
 #include "base/json.h"
+#include "base/words.h"
 #include "text/chat/learned.h"
 
 #include <limits.h>
@@ -49,6 +50,8 @@ int hzp_parse_bad(struct hzp_parse *p, const char *field, const char *format, ..
     va_start(args, format);
     vsnprintf(text, sizeof(text), format, args);
     va_end(args);
+    if (p->answer && (!strncmp(field, "completion", 10) || !strncmp(field, "messages", 8)))
+        field = p->answer;
     snprintf(param, sizeof(param), "lines[%lld]%s%s", (long long)p->line, field[0] ? "." : "",
              field);
     return hzp_fail_param(p->reterr, HZP_EINVAL, param, "line %lld: %s%s%s", (long long)p->line,
@@ -65,7 +68,7 @@ int hzp_parse_no_memory(struct hzp_parse *p)
 static int encode(struct hzp_parse *p, const char *field, const char *text, size_t bytes,
                   unsigned flags, struct hzp_tokens *out);
 
-static int too_long(struct hzp_parse *p, const char *field, size_t n)
+int hzp_parse_too_long(struct hzp_parse *p, const char *field, size_t n)
 {
     return hzp_parse_bad(p, field, "the example has at least %zu tokens, the maximum is %d", n,
                          p->ex->tokens_max);
@@ -84,12 +87,11 @@ void hzp_lines_note(struct hzp_lines *lines, int64_t line)
     lines->count++;
 }
 
-/* Cuts tokens off behind those that every text begins with, so that tokens_max are left; what is
- * learned stays, and something before it.  False: that is not possible. */
-static bool cut_left(struct hzp_parse *p, int32_t *token, uint8_t *learn, float *weight,
-                     int32_t count)
+/* Behind the tokens that every text begins with; what is learned stays, and something before it. */
+bool hzp_parse_cut(struct hzp_parse *p, int32_t *token, uint8_t *learn, float *weight,
+                   int32_t count, int32_t left)
 {
-    int32_t cut = count - p->ex->tokens_max, begin = 0, first = 1;
+    int32_t cut = count - left, begin = 0, first = 1;
     struct hzp_tokens empty = {0};
     if (p->ex->tok && encode(p, "", "", 0, as_request, &empty) == HZP_OK)
         while (begin < (int32_t)empty.n && begin < count && token[begin] == empty.ids[begin])
@@ -99,13 +101,13 @@ static bool cut_left(struct hzp_parse *p, int32_t *token, uint8_t *learn, float 
         first++;
     if (begin + cut > first - (begin == 0))
         return false;
-    size_t left = (size_t)(p->ex->tokens_max - begin);
-    memmove(token + begin, token + begin + cut, left * sizeof(*token));
-    memmove(learn + begin, learn + begin + cut, left);
+    size_t behind = (size_t)(left - begin);
+    memmove(token + begin, token + begin + cut, behind * sizeof(*token));
+    memmove(learn + begin, learn + begin + cut, behind);
     if (weight)
-        memmove(weight + begin, weight + begin + cut, left * sizeof(*weight));
+        memmove(weight + begin, weight + begin + cut, behind * sizeof(*weight));
     if (p->losses)
-        memmove(p->how + begin, p->how + begin + cut, left * sizeof(*p->how));
+        memmove(p->how + begin, p->how + begin + cut, behind * sizeof(*p->how));
     return true;
 }
 
@@ -116,7 +118,7 @@ static int fit(struct hzp_parse *p, int32_t *token, uint8_t *learn, float *weigh
     p->found->longest = HZP_MAX(p->found->longest, (int64_t)count);
     if (p->ex->too_long != HZP_TOO_LONG_CUT)
         return 0;
-    if (cut_left(p, token, learn, weight, count))
+    if (hzp_parse_cut(p, token, learn, weight, count, p->ex->tokens_max))
         return 1;
     hzp_lines_note(&p->found->answer_long, p->line);
     return 0;
@@ -127,12 +129,12 @@ static int fit(struct hzp_parse *p, int32_t *token, uint8_t *learn, float *weigh
 static int push_sample(struct hzp_parse *p, int32_t *token, uint8_t *learn, float *weight,
                        int32_t count)
 {
-    if (count > p->ex->tokens_max && p->found) {
+    if (count > p->ex->tokens_max && p->found && !p->answer) {
         if (!fit(p, token, learn, weight, count))
             return HZP_OK;
         count = p->ex->tokens_max;
     }
-    if (p->ex->samples_max && p->count >= p->ex->samples_max)
+    if (p->ex->samples_max && p->count >= p->ex->samples_max + (p->answer != NULL))
         return hzp_parse_bad(p, "", "more than %d examples in one body; send them in several",
                              p->ex->samples_max);
     if (p->count == INT_MAX / 2)
@@ -190,7 +192,7 @@ static int push_text(struct hzp_parse *p, const char *field)
     size_t n = p->tokens.n;
     size_t max = (size_t)(p->ex->split ? p->ex->piece_tokens : p->ex->tokens_max);
     if (n > max && !p->ex->split)
-        return too_long(p, field, n);
+        return hzp_parse_too_long(p, field, n);
     if (n < 2)
         return nothing(p, field);
     HZP_TRY(grow_learn(p, HZP_MIN(n, max)));
@@ -314,7 +316,7 @@ static int push_pair(struct hzp_parse *p, const char *text, size_t prompt_bytes,
         return nothing(p, "completion");
     HZP_TRY(append_eos(p));
     if (beyond(p, p->tokens.n))
-        return too_long(p, "completion", p->tokens.n);
+        return hzp_parse_too_long(p, "completion", p->tokens.n);
     return push_learned(p, "completion", (int32_t)boundary, weight);
 }
 
@@ -342,7 +344,7 @@ static int push_parts(struct hzp_parse *p)
         if (form->part[i].weight != 0)
             HZP_TRY(append_eos(p));
         if (beyond(p, p->tokens.n))
-            return too_long(p, "", p->tokens.n);
+            return hzp_parse_too_long(p, "", p->tokens.n);
         HZP_TRY(grow_learn(p, p->tokens.n));
         for (size_t k = before; k < p->tokens.n; k++) {
             p->learn[k] = form->part[i].weight != 0 && k > 0;
@@ -361,7 +363,8 @@ static bool two_shapes(const struct hzp_parse *p, const json_t *object)
         bool asked = (i == 0 && (!named->prompt || !strcmp(named->prompt, own[i]))) ||
                      (i == 1 && (!named->completion || !strcmp(named->completion, own[i])));
         bool maps = named->prompt || named->completion;
-        if (json_object_get(object, own[i]) && !(maps && asked))
+        if (json_object_get(object, own[i]) && !(maps && asked) &&
+            !(i < 2 && hzp_form_is_pair(object)))
             return true;
     }
     return false;
@@ -427,7 +430,7 @@ static int parse_tokens(struct hzp_parse *p, const json_t *object)
         return hzp_parse_bad(p, "tokens", "must be an array of token ids");
     size_t n = json_array_size(tokens);
     if (beyond(p, n))
-        return too_long(p, "tokens", n);
+        return hzp_parse_too_long(p, "tokens", n);
     if (learn && !json_is_array(learn))
         return hzp_parse_bad(p, "learn", "must be an array of 0 and 1");
     if (learn && json_array_size(learn) != n)
@@ -547,7 +550,8 @@ static int no_form(struct hzp_parse *p, const json_t *object)
     list_fields(object, found, sizeof(found));
     return hzp_parse_bad(p, "",
                          "has %s%s, and nothing of: prompt and completion%s, text, messages, "
-                         "conversations, instruction and output, input and output, tokens",
+                         "conversations, instruction and output, input and output, tokens, chosen "
+                         "and rejected",
                          found[0] ? "the fields " : "no fields", found, other_names(p, "both"));
 }
 
@@ -555,33 +559,24 @@ static int no_form(struct hzp_parse *p, const json_t *object)
  * praise.  Files of others have columns of their own; in them such fields are ignored. */
 static int check_fields(struct hzp_parse *p, json_t *object)
 {
-    static const char *const known[] = {
-        "prompt", "completion",    "text",      "tokens",
-        "learn",  "messages",      "tools",     "documents",
-        "output", "conversations", "input",     "instruction",
-        "system", "history",       "functions", "chat_template_kwargs"};
-    /* beside tokens */
-    static const char *const columns[] = {"weights", "loss", "logprobs", "advantages",
-                                          "reference_logprobs"};
+    static const char known[] =
+        "prompt completion text tokens learn messages tools documents output "
+        "conversations input instruction system history functions "
+        "chat_template_kwargs";
+    static const char beside_tokens[] = "weights loss logprobs advantages reference_logprobs";
     const char *name;
     json_t *value;
     const struct hzp_example_fields *named = p->fields ? p->fields : &p->ex->fields;
     bool form = named->prompt || named->completion; /* without any, no_form() says what there is */
-    for (int i = 0; i < HZP_COUNT(known); i++)
-        form |= json_object_get(object, known[i]) != NULL;
+    json_object_foreach(object, name, value) form |= hzp_among(known, name);
     if (!form || p->ex->split)
         return HZP_OK;
     json_object_foreach(object, name, value)
     {
-        int i = 0;
-        while (i < HZP_COUNT(known) && strcmp(name, known[i]))
-            i++;
         bool asked = (named->prompt && !strcmp(name, named->prompt)) ||
                      (named->completion && !strcmp(name, named->completion));
-        bool column = false;
-        for (int k = 0; k < HZP_COUNT(columns) && json_object_get(object, "tokens"); k++)
-            column |= !strcmp(name, columns[k]);
-        if (i < HZP_COUNT(known) || asked || column)
+        bool column = json_object_get(object, "tokens") && hzp_among(beside_tokens, name);
+        if (hzp_among(known, name) || asked || column)
             continue;
         char field[48];
         snprintf(field, sizeof(field), "%.40s", name);
@@ -607,15 +602,12 @@ static void drop_nulls(json_t *object)
     }
 }
 
-static int parse_object(struct hzp_parse *p, json_t *object)
+int hzp_parse_single(struct hzp_parse *p, json_t *object)
 {
+    int r;
     p->tokens.n = 0;
     p->losses = false;
-    if (!json_is_object(object))
-        return hzp_parse_bad(p, "", "must be an object");
-    drop_nulls(object);
     HZP_TRY(check_fields(p, object));
-    int r;
     bool messages = chats(p) && json_object_get(object, "messages");
     if (chats(p) && !messages && hzp_form_is_pair(object))
         return parse_messages(p, object);
@@ -672,7 +664,10 @@ int hzp_parse_look_on(struct hzp_parse *p, int r)
 int hzp_parse_object(struct hzp_parse *p, int64_t line, json_t *object)
 {
     p->line = line;
-    return hzp_parse_look_on(p, parse_object(p, object));
+    if (!json_is_object(object))
+        return hzp_parse_look_on(p, hzp_parse_bad(p, "", "must be an object"));
+    drop_nulls(object);
+    return hzp_parse_look_on(p, hzp_parse_preference(p, object));
 }
 
 int hzp_parse_row(void *ctx, int64_t line, json_t *object)

@@ -9,6 +9,8 @@
  *     {"text": "..."}                          all but the first token, and the end token
  *     {"tokens": [..], "learn": [0, 1, ..]}    as given; learn absent: all but the first; weights
  *                                              and a loss may stand beside them (row_losses.c)
+ *     {"prompt", "chosen", "rejected"}         a pair of answers (pairs.c), as TRL writes it, or as
+ *                                              OpenAI does
  *     and those of forms.h: alpaca, messages, ShareGPT, other names for prompt and completion;
  *     every learned answer is followed by the end token
  *
@@ -48,6 +50,7 @@ struct hzp_examples {
     int32_t piece_tokens;             /* in one piece of a text that is split: at most tokens_max */
     int32_t samples_max;              /* in one body; 0: unlimited (files) */
     bool endless;                     /* texts of a *.txt file get no end token: for evaluation */
+    bool pairs;                       /* files may have pairs of answers */
     bool split;                       /* a longer {"text"} is split into several samples (files) */
     enum hzp_too_long too_long;       /* what happens to long examples of files */
     struct hzp_example_fields fields; /* the names of a file's fields */
@@ -86,6 +89,15 @@ int hzp_example_reader_feed(struct hzp_example_reader *reader, const char *data,
                             bool last, struct hzp_err_text *reterr);
 size_t hzp_example_reader_bytes(const struct hzp_example_reader *reader);  /* that it holds */
 int32_t hzp_example_reader_count(const struct hzp_example_reader *reader); /* examples so far */
+/* Their samples, borrowed; NULL: no pair is among them. */
+struct hzp_sample *const *hzp_example_reader_pairs(const struct hzp_example_reader *reader);
+/* Has each answer of each pair computed by the version that serves, as prompts of the server's own
+ * behind the requests of clients, and writes their log-probabilities to how.reference; it waits.
+ * HZP_ECANCELED: the server stops; errors of hzp_scheduler_submit. */
+struct hzp_scheduler;
+struct hzp_loop;
+int hzp_pairs_refer(struct hzp_scheduler *scheduler, struct hzp_loop *loop,
+                    struct hzp_sample *const *sample, int32_t count, struct hzp_err_text *reterr);
 /* key: of the body; session: of the client that teaches; NULL: none. */
 int hzp_examples_accept_read(struct hzp_examples *ex, struct hzp_example_reader *reader,
                              const char *key, const char *session, int64_t *ret_first,
@@ -111,5 +123,10 @@ int hzp_examples_load_option(const struct hzp_examples *ex, const char *path, co
 int hzp_examples_commit(struct hzp_examples *ex, struct hzp_sample **sample, int32_t count,
                         const struct hzp_body_key *key, int64_t *ret_first, int64_t *ret_last,
                         struct hzp_err_text *reterr);
+
+/* A pair of a chosen and a rejected sequence, which both have something learned; the reference of
+ * each token is its `how`'s, where it has one.  NULL: out of memory. */
+struct hzp_sample *hzp_sample_join(const struct hzp_sample *const half[2],
+                                   const struct hzp_row_loss *loss);
 
 void hzp_examples_free(struct hzp_sample **sample, int32_t count); /* array and samples */

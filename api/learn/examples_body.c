@@ -310,7 +310,8 @@ int hzp_parse_body(struct hzp_parse *p, const char *body, size_t bytes, const ch
     return r;
 }
 
-int hzp_parse_take(struct hzp_parse *p, int r, struct hzp_sample ***ret, int32_t *ret_count)
+/* All but the samples. */
+static void free_scratch(struct hzp_parse *p)
 {
     hzp_tokens_fini(&p->tokens);
     hzp_tokens_fini(&p->both);
@@ -318,6 +319,11 @@ int hzp_parse_take(struct hzp_parse *p, int r, struct hzp_sample ***ret, int32_t
     free(p->learn);
     free(p->weight);
     free(p->how);
+}
+
+int hzp_parse_take(struct hzp_parse *p, int r, struct hzp_sample ***ret, int32_t *ret_count)
+{
+    free_scratch(p);
     if (r >= 0 && !p->count)
         r = hzp_fail_param(p->reterr, HZP_EINVAL, "lines", "contains no examples");
     if (r < 0) {
@@ -370,6 +376,7 @@ struct hzp_example_reader *hzp_example_reader_create(const struct hzp_examples *
 {
     struct hzp_example_reader *reader = hzp_xcalloc(1, sizeof(*reader));
     reader->p.ex = ex;
+    reader->p.pairs = true;
     reader->digest = HZP_FNV;
     reader->delimiter = delimiter_of(content_type);
     hzp_splitter_init(&reader->split, content_type, example_bytes_max(ex), parse_example,
@@ -396,11 +403,7 @@ void hzp_example_reader_destroy(struct hzp_example_reader *reader)
         return;
     hzp_splitter_fini(&reader->split);
     hzp_textbuf_fini(&reader->table);
-    hzp_tokens_fini(&reader->p.tokens);
-    hzp_tokens_fini(&reader->p.both);
-    hzp_form_fini(&reader->p.form);
-    free(reader->p.learn);
-    free(reader->p.weight);
+    free_scratch(&reader->p);
     hzp_examples_free(reader->p.sample, reader->p.count);
     free(reader);
 }
@@ -439,6 +442,11 @@ size_t hzp_example_reader_bytes(const struct hzp_example_reader *reader)
 int32_t hzp_example_reader_count(const struct hzp_example_reader *reader)
 {
     return reader->p.count;
+}
+
+struct hzp_sample *const *hzp_example_reader_pairs(const struct hzp_example_reader *reader)
+{
+    return reader->p.paired ? reader->p.sample : NULL;
 }
 
 /* --- Acceptance ------------------------------------------------------------------------------- */

@@ -140,7 +140,7 @@ int hzp_examples_load(const struct hzp_examples *ex, const char *path, struct hz
     struct hzp_parse_found found = {0};
     struct hzp_examples loose = *ex;
     loose.split = true;
-    struct hzp_parse p = {.ex = &loose, .found = &found, .reterr = &err};
+    struct hzp_parse p = {.ex = &loose, .pairs = ex->pairs, .found = &found, .reterr = &err};
     if (ends_in(path, ".txt"))
         r = load_text(&p, body, size);
     else if (ends_in(path, ".csv") || ends_in(path, ".tsv"))

@@ -42,6 +42,8 @@ struct hzp_parse {
     struct hzp_row_loss *how; /* one for each token, if the example has `losses` */
     bool losses;
     size_t learn_room, weight_room, how_room;
+    bool pairs, paired; /* pairs of answers may be, and are, among the examples */
+    const char *answer; /* the field of a pair's answer that is being read; NULL: none is */
     struct hzp_parse_found
         *found; /* collects a file's errors; NULL: the first error ends the parsing */
     struct hzp_err_text *reterr;
@@ -53,6 +55,16 @@ int hzp_parse_no_memory(struct hzp_parse *p);
 
 /* One example on line `line`. */
 int hzp_parse_object(struct hzp_parse *p, int64_t line, json_t *object);
+/* The same of one that is no pair (pairs.c). */
+int hzp_parse_single(struct hzp_parse *p, json_t *object);
+/* The same of any; of a pair it makes one sample. */
+int hzp_parse_preference(struct hzp_parse *p, json_t *object);
+/* Takes tokens off the left of [count] so that `left` remain, as hzp_examples_load() says.  False:
+ * that is not possible. */
+bool hzp_parse_cut(struct hzp_parse *p, int32_t *token, uint8_t *learn, float *weight,
+                   int32_t count, int32_t left);
+/* The example has n tokens, too many.  HZP_EINVAL. */
+int hzp_parse_too_long(struct hzp_parse *p, const char *field, size_t n);
 /* The same for hzp_csv_read; ctx: the struct hzp_parse. */
 int hzp_parse_row(void *ctx, int64_t line, json_t *object);
 /* Of an example whose parsing gave r: in a file one that is wrong does not end the parsing. */
@@ -60,6 +72,8 @@ int hzp_parse_look_on(struct hzp_parse *p, int r);
 /* Reads what may stand beside n tokens into p->weight, which has room for them, and p->how;
  * p->learn is known.  *ret_weight NULL: no weights. */
 int hzp_parse_losses(struct hzp_parse *p, const json_t *object, size_t n, float **ret_weight);
+/* The loss of a pair; NULL: DPO. */
+int hzp_parse_pair_loss(struct hzp_parse *p, const json_t *loss, struct hzp_row_loss *ret);
 /* One plain text. */
 int hzp_parse_document(struct hzp_parse *p, const char *text, size_t bytes);
 /* A body as of a request. */

@@ -2,6 +2,7 @@
 #include "api/learn/forms.h"
 
 #include "base/json.h"
+#include "base/words.h"
 #include "text/chat/learned.h"
 
 #include <stdarg.h>
@@ -34,24 +35,11 @@ static const char *const columns[] = {"system",       "history",   "tools",
                                       "functions",    "documents", "chat_template_kwargs",
                                       "system_prompt"};
 
-/* Whether the word is one of those that blanks divide. */
-static bool among(const char *words, const char *word)
-{
-    size_t n = strlen(word);
-    for (const char *at = words; *at; at += strspn(at, " ")) {
-        size_t length = strcspn(at, " ");
-        if (length == n && !memcmp(at, word, n))
-            return true;
-        at += length;
-    }
-    return false;
-}
-
 int hzp_form_unused(const json_t *object, const char *used, const char *why,
                     struct hzp_err_text *reterr)
 {
     for (int i = 0; i < HZP_COUNT(columns); i++)
-        if (!among(used, columns[i]) && hzp_form_has(object, columns[i]))
+        if (!hzp_among(used, columns[i]) && hzp_form_has(object, columns[i]))
             return hzp_fail_param(reterr, HZP_EINVAL, columns[i], "is not used %s", why);
     return HZP_OK;
 }
@@ -404,14 +392,12 @@ static void set_answered(const json_t *messages, json_t *message)
 
 static int add_shared(const struct talk *t, const json_t *from, json_t *messages)
 {
-    static const char *const results[] = {"observation", "tool", "function", "function_response"};
     static const char *const copied[] = {"weight", "reasoning_content", "reasoning", "thinking"};
     const char *name = json_string_value(json_object_get(from, t->who)), *role = NULL;
     HZP_TRY(check_message(t, from));
     bool calls = name && !strcmp(name, "function_call");
-    for (int i = 0; name && i < HZP_COUNT(results); i++)
-        if (!strcmp(name, results[i]))
-            role = "tool";
+    if (name && hzp_among("observation tool function function_response", name))
+        role = "tool";
     if (calls)
         role = "assistant";
     else if (!role)

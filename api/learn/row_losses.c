@@ -4,13 +4,15 @@
 #include <string.h>
 
 #include "api/learn/examples_parts.h"
+#include "base/words.h"
 #include "text/chat/learned.h"
 
 enum { ADVANTAGE_MAX = 1000, LOGPROB_MIN = -10000, BOUND_MAX = 1000000 };
 
-static const char *const kind_name[HZP_LOSS_KINDS] = {
+static const char *const kind_name[HZP_LOSS_ALL] = {
     [HZP_LOSS_XENT] = "xent",   [HZP_LOSS_IS] = "is",     [HZP_LOSS_PPO] = "ppo",
-    [HZP_LOSS_CISPO] = "cispo", [HZP_LOSS_DPPO] = "dppo", [HZP_LOSS_DRO] = "dro"};
+    [HZP_LOSS_CISPO] = "cispo", [HZP_LOSS_DPPO] = "dppo", [HZP_LOSS_DRO] = "dro",
+    [HZP_LOSS_DPO] = "dpo",     [HZP_LOSS_IPO] = "ipo",   [HZP_LOSS_GSPO] = "gspo"};
 
 static bool is_weight(double v)
 {
@@ -66,9 +68,9 @@ static int read_number(struct hzp_parse *p, const json_t *loss, const char *name
     return HZP_OK;
 }
 
-static int read_kind(struct hzp_parse *p, const json_t *loss, struct hzp_row_loss *ret)
+/* pair: the loss is one of a pair of answers. */
+static int read_kind(struct hzp_parse *p, const json_t *loss, bool pair, struct hzp_row_loss *ret)
 {
-    static const char *const known[] = {"kind", "low", "high", "beta", "kl", "temperature"};
     const char *name, *kind = json_string_value(json_object_get(loss, "kind"));
     float temperature = 1;
     json_t *value;
@@ -76,25 +78,30 @@ static int read_kind(struct hzp_parse *p, const json_t *loss, struct hzp_row_los
         return hzp_parse_bad(p, "loss", "must be an object with a kind");
     json_object_foreach((json_t *)loss, name, value)
     {
-        int i = 0;
-        while (i < HZP_COUNT(known) && strcmp(known[i], name))
-            i++;
-        if (i == HZP_COUNT(known))
+        if (!hzp_among("kind low high beta kl temperature", name))
             return hzp_parse_bad(p, "loss", "has an unknown field \"%.40s\"", name);
     }
     int32_t k = 0;
-    while (k < HZP_LOSS_KINDS && (!kind || strcmp(kind, kind_name[k])))
+    while (k < HZP_LOSS_ALL && (!kind || strcmp(kind, kind_name[k])))
         k++;
-    if (k == HZP_LOSS_KINDS)
-        return hzp_parse_bad(p, "loss.kind", "must be xent, is, ppo, cispo, dppo or dro");
-    bool ppo = k == HZP_LOSS_PPO;
+    bool of_pair = k == HZP_LOSS_DPO || k == HZP_LOSS_IPO;
+    if (k == HZP_LOSS_ALL || of_pair != pair)
+        return hzp_parse_bad(p, "loss.kind",
+                             pair ? "of a pair must be dpo or ipo"
+                                  : "must be xent, is, ppo, cispo, dppo, dro or gspo");
+    bool gspo = k == HZP_LOSS_GSPO, more = k == HZP_LOSS_PPO || k == HZP_LOSS_CISPO;
     *ret = (struct hzp_row_loss){.kind = k,
-                                 .low = 0.2f,
-                                 .high = ppo || k == HZP_LOSS_CISPO ? 0.28f : 0.2f,
+                                 .low = gspo ? 3e-4f : 0.2f,
+                                 .high = gspo   ? 4e-4f
+                                         : more ? 0.28f
+                                                : 0.2f,
                                  .beta = k == HZP_LOSS_DPPO ? 1e-3f : 0.1f};
+    for (int i = 0; pair && i < HZP_COUNT(known); i++)
+        if (strcmp(known[i], "kind") && strcmp(known[i], "beta") && json_object_get(loss, known[i]))
+            return hzp_parse_bad(p, "loss", "of a pair has kind and beta, not %s", known[i]);
     HZP_TRY(read_number(p, loss, "low", 0, &ret->low));
     HZP_TRY(read_number(p, loss, "high", 0, &ret->high));
-    HZP_TRY(read_number(p, loss, "beta", 0, &ret->beta));
+    HZP_TRY(read_number(p, loss, "beta", pair ? 1e-4 : 0, &ret->beta));
     HZP_TRY(read_number(p, loss, "kl", 0, &ret->kl));
     HZP_TRY(read_number(p, loss, "temperature", 0.01, &temperature));
     ret->inv_temperature = 1 / temperature;
@@ -119,7 +126,7 @@ int hzp_parse_losses(struct hzp_parse *p, const json_t *object, size_t n, float 
             return hzp_parse_bad(p, columns[i], "is read with a loss only");
     if (!loss)
         return HZP_OK;
-    HZP_TRY(read_kind(p, loss, &all));
+    HZP_TRY(read_kind(p, loss, false, &all));
     if (hzp_text_grow((void **)&p->how, &p->how_room, HZP_MAX(n, 1), each) < 0)
         return hzp_parse_no_memory(p);
     for (size_t i = 0; i < n; i++)
@@ -132,4 +139,10 @@ int hzp_parse_losses(struct hzp_parse *p, const json_t *object, size_t n, float 
     if (all.kl == 0)
         return HZP_OK;
     return read_column(p, object, "reference_logprobs", n, is_logprob, &p->how->reference, each);
+}
+
+int hzp_parse_pair_loss(struct hzp_parse *p, const json_t *loss, struct hzp_row_loss *ret)
+{
+    *ret = (struct hzp_row_loss){.kind = HZP_LOSS_DPO, .inv_temperature = 1, .beta = 0.1f};
+    return loss ? read_kind(p, loss, true, ret) : HZP_OK;
 }

@@ -70,7 +70,7 @@ static void tell(struct hzp_state *s, const struct hzp_sample *sample, int32_t p
 /* Enters the sample's last answer.  A text that is learned whole answers nothing. */
 static void enter(struct hzp_state *s, const struct hzp_sample *sample, bool told, json_t *ret)
 {
-    int32_t end = sample->count;
+    int32_t end = hzp_sample_first(sample);
     while (end > 0 && !sample->learn[end - 1])
         end--;
     int32_t begin = end;

@@ -31,6 +31,15 @@ enum {
     DOUBT_NS = 250000000, /* whether the trainer is still to be waited for */
 };
 
+/* Says when writing to the log begins to fail. */
+static bool is_logged(struct hzp_state *s, int r, const char *what, const struct hzp_err_text *why)
+{
+    if (r < 0 && !s->journal_failed)
+        hzp_log(HZP_LOG_ERROR, "state", "%s: %s, trying again", what, why->text);
+    s->journal_failed = r < 0;
+    return r >= 0;
+}
+
 /* Marks the samples that have failed since; before a checkpoint may cover them. */
 static void log_failed(struct hzp_state *s)
 {
@@ -40,11 +49,7 @@ static void log_failed(struct hzp_state *s)
     while ((n = hzp_sample_queue_failed(s->queue, s->failed_logged, number,
                                         HZP_STATE_FAILED_PIECE)) > 0) {
         int r = hzp_sample_log_fail(s->log, number, n, s->tried_step, &text);
-        if (r < 0 && !s->journal_failed)
-            hzp_log(HZP_LOG_ERROR, "state", "failed examples are not marked: %s, trying again",
-                    text.text);
-        s->journal_failed = r < 0;
-        if (r < 0)
+        if (!is_logged(s, r, "failed examples are not marked", &text))
             return;
         s->failed_logged += n;
     }
@@ -70,11 +75,7 @@ static void log_rejected(struct hzp_state *s)
                     (struct hzp_mark){number[i], number[i], HZP_MARK_REJECTED, weights.serving_id};
         }
         int r = hzp_sample_log_add_marks(s->log, mark, marks, &text);
-        if (r < 0 && !s->journal_failed)
-            hzp_log(HZP_LOG_ERROR, "state", "rejected examples are not marked: %s, trying again",
-                    text.text);
-        s->journal_failed = r < 0;
-        if (r < 0)
+        if (!is_logged(s, r, "rejected examples are not marked", &text))
             return;
         s->rejected_logged += n;
     }
@@ -85,15 +86,12 @@ static void log_rejected(struct hzp_state *s)
 static bool journal_version(struct hzp_state *s, const struct hzp_version_record *record)
 {
     struct hzp_err_text text;
+    char what[48];
+    snprintf(what, sizeof(what), "version %" PRIu64 " is not journalled", record->id);
     int r = hzp_sample_log_version(s->log, record, &text);
-    if (r < 0 && !s->journal_failed)
-        hzp_log(HZP_LOG_ERROR, "state",
-                "version %" PRIu64 " is not journalled: %s, trying again later", record->id,
-                text.text);
     if (r >= 0 && s->journal_failed)
         hzp_log(HZP_LOG_INFO, "state", "versions are journalled again");
-    s->journal_failed = r < 0;
-    return r >= 0;
+    return is_logged(s, r, what, &text);
 }
 
 /* Journals every version that the store still remembers and the log does not have, oldest first;

@@ -88,6 +88,10 @@ int hzp_state_record(struct hzp_state *s, uint64_t id, struct hzp_version_record
 int hzp_state_source(struct hzp_state *s, uint64_t id, char ret[HZP_VERSION_SOURCE_MAX + 1],
                      struct hzp_err_text *reterr);
 
+/* The checkpoint of the version; ret->id 0: it is not on disk. */
+int hzp_state_find_kept(struct hzp_state *s, uint64_t id, struct hzp_logged_checkpoint *ret,
+                        struct hzp_err_text *reterr);
+
 /* The versions on disk, newest first; the caller frees *ret.  Returns their number. */
 int32_t hzp_state_kept(struct hzp_state *s, struct hzp_logged_checkpoint **ret,
                        struct hzp_err_text *reterr);

@@ -55,6 +55,7 @@ enum hzp_rollout_algo {
     HZP_ROLLOUT_DAPO,  /* clip 0.2 and 0.28; each token counts alike */
     HZP_ROLLOUT_CISPO, /* the clipped ratio as a weight */
     HZP_ROLLOUT_REINFORCE,
+    HZP_ROLLOUT_GSPO, /* the ratio of a whole answer, clipped at 3e-4 and 4e-4 */
     HZP_ROLLOUT_ALGOS
 };
 const char *hzp_rollout_algo_name(enum hzp_rollout_algo algo);

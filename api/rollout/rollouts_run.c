@@ -255,33 +255,32 @@ static struct hzp_sample *sample_of(const struct hzp_rollout_spec *spec,
     const struct hzp_request *rq = a->rq;
     const struct hzp_output *ref = hzp_rollout_referred(a);
     static const int32_t kind[HZP_ROLLOUT_ALGOS] = {HZP_LOSS_PPO, HZP_LOSS_PPO, HZP_LOSS_CISPO,
-                                                    HZP_LOSS_IS};
-    bool grpo = spec->algo == HZP_ROLLOUT_GRPO;
+                                                    HZP_LOSS_IS, HZP_LOSS_GSPO};
+    bool grpo = spec->algo == HZP_ROLLOUT_GRPO, gspo = spec->algo == HZP_ROLLOUT_GSPO;
     int32_t n = atomic_load(&rq->out_count), first = rq->prompt_count;
     size_t count = (size_t)(first + n);
-    int32_t *token = hzp_xcalloc(count, sizeof(*token));
-    uint8_t *learn = hzp_xcalloc(count, sizeof(*learn));
-    float *weight = hzp_xcalloc(count, sizeof(*weight));
-    struct hzp_row_loss *how = hzp_xcalloc(count, sizeof(*how));
+    int32_t *token = hzp_xcalloc(count, 2 * sizeof(*token) + sizeof(struct hzp_row_loss) + 1);
+    float *weight = (float *)(token + count);
+    struct hzp_row_loss *how = (struct hzp_row_loss *)(weight + count);
+    uint8_t *learn = (uint8_t *)(how + count);
     memcpy(token, rq->prompt, (size_t)first * sizeof(*token));
     for (int32_t i = 0; i < n; i++) {
         token[first + i] = rq->out[i].token;
         learn[first + i] = 1;
-        weight[first + i] = grpo ? (float)mean / (float)n : 1;
+        weight[first + i] = gspo ? (float)mean : grpo ? (float)mean / (float)n : 1;
         how[first + i] = (struct hzp_row_loss){.kind = kind[spec->algo],
                                                .inv_temperature = 1,
                                                .old = HZP_MIN(rq->out[i].logprob, 0),
                                                .advantage = (float)advantage,
                                                .reference = ref ? HZP_MIN(ref[i].logprob, 0) : 0,
                                                .kl = ref ? spec->kl : 0,
-                                               .low = 0.2f,
-                                               .high = grpo ? 0.2f : 0.28f};
+                                               .low = gspo ? 3e-4f : 0.2f,
+                                               .high = gspo   ? 4e-4f
+                                                       : grpo ? 0.2f
+                                                              : 0.28f};
     }
     struct hzp_sample *ret = hzp_sample_create_losses(token, learn, weight, how, first + n);
     free(token);
-    free(learn);
-    free(weight);
-    free(how);
     return ret;
 }
 

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* device/cuda/grad.cu - the loss and the backward ops other than products and attention: xent,
- * embed_bwd, rmsnorm_bwd, rope_bwd, swiglu_bwd, colsum.  No atomics: every sum has a fixed order.
+ * seq_loss, embed_bwd, rmsnorm_bwd, rope_bwd, swiglu_bwd, colsum.  No atomics: every sum has a
+ * fixed order.
  */
 #include "device/cuda/kernel.cuh"
 #include "device/objective.h"
@@ -146,6 +147,23 @@ extern "C" int hzp_cuda_xent(struct hzp_lane *lane, const void *args)
     if (a->x.rows == 0)
         return HZP_OK;
     return a->how || a->lp || a->entropy ? start_type<true>(lane, a) : start_type<false>(lane, a);
+}
+
+/* ---- seq_loss: one thread per sequence, of which a micro-batch has few ---- */
+
+static __global__ void seq_loss(struct hzp_seq_loss_args a)
+{
+    EACH(i, a.seqs)
+        hzp_sequence_loss(&a, (int32_t)i);
+}
+
+extern "C" int hzp_cuda_seq_loss(struct hzp_lane *lane, const void *args)
+{
+    const struct hzp_seq_loss_args *a = (const struct hzp_seq_loss_args *)args;
+    if (a->seqs == 0)
+        return HZP_OK;
+    start(lane, grid_for(lane, a->seqs, END_THREADS), END_THREADS, 0, seq_loss, *a);
+    return hzp_cuda_launched(lane, "seq_loss");
 }
 
 /* ---- embed_bwd: one block per row; the first row of an id adds all its rows, in order ---- */

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 
 #include "base/arena.h"
+#include "device/objective.h"
 #include "device/ref/ref.h"
 
 static double within(double v, double low, double high)
@@ -32,6 +33,10 @@ static double loss_of(const struct hzp_row_loss *h, double lp, double *ret_slope
     } else if (h->kind == HZP_LOSS_DRO) {
         f = -lp * adv + beta / 2 * log_r * log_r;
         slope = -adv + beta * log_r;
+    }
+    if (h->kind >= HZP_LOSS_KINDS) {
+        f = h->old;
+        slope = -adv;
     }
     double gap = within(h->reference - (double)(float)lp, -20, 20);
     *ret_slope = slope + (h->kl != 0 ? h->kl * (1 - exp(gap)) : 0);
@@ -65,6 +70,16 @@ static void xent_row(const struct hzp_xent_args *a, int32_t r)
         double f_cap = a->cap > 0 ? 1 - x / a->cap * (x / a->cap) : 1;
         ref_put(&a->dx, r, c, target < 0 ? 0 : -weight * slope * by * f_cap * (p - (c == target)));
     }
+}
+
+/* The formulas of a sequence are in device/objective.h alone: what they are compared with is
+ * PyTorch's (tests/opcheck/losses.h). */
+static int ref_seq_loss(struct hzp_lane *lane, const void *args)
+{
+    const struct hzp_seq_loss_args *a = args;
+    for (int32_t i = 0; i < a->seqs; i++)
+        hzp_sequence_loss(a, i);
+    return HZP_OK;
 }
 
 static int ref_xent(struct hzp_lane *lane, const void *args)
@@ -199,6 +214,7 @@ static int ref_colsum(struct hzp_lane *lane, const void *args)
 void hzp_ref_fill_grad(hzp_op_fn *op[HZP_OP_COUNT])
 {
     op[HZP_OP_xent] = ref_xent;
+    op[HZP_OP_seq_loss] = ref_seq_loss;
     op[HZP_OP_embed_bwd] = ref_embed_bwd;
     op[HZP_OP_rmsnorm_bwd] = ref_rmsnorm_bwd;
     op[HZP_OP_rope_bwd] = ref_rope_bwd;

@@ -149,10 +149,11 @@ void hzp_micro_forward(struct hzp_plan *chain, const struct hzp_model *model,
 }
 
 /* Head, loss and, if gradients are wanted, the head's backward pass for learned rows [row0, row0 +
- * rows). */
+ * rows).  forward false: the logits are there. */
 static void add_head_rows(struct hzp_plan *chain, const struct hzp_layer *layer,
-                          const struct hzp_micro *micro, struct hzp_train_space *s, int32_t row0,
-                          int32_t rows, bool backward)
+                          const struct hzp_micro *micro, const struct hzp_loss *loss,
+                          struct hzp_train_space *s, int32_t row0, int32_t rows, bool forward,
+                          bool backward)
 {
     const int32_t *row = micro->learned_row + row0;
     int32_t layers = layer->model->config->layers;
@@ -160,11 +161,11 @@ static void add_head_rows(struct hzp_plan *chain, const struct hzp_layer *layer,
     struct hzp_head_space head = hzp_train_head_space(s, rows);
     if (!backward)
         head.dlogits = (struct hzp_mat){0};
-    hzp_head_pick(chain, hzp_mat_rows(s->kept[last].x_in, 0, micro->rows), row, &head);
-    hzp_head_forward(chain, layer, &head);
-    struct hzp_loss loss = micro->loss;
-    loss.cap = layer->model->config->logit_cap;
-    hzp_loss_build(chain, &loss, row0, head.logits, head.dlogits, head.quantum_flops);
+    if (forward) {
+        hzp_head_pick(chain, hzp_mat_rows(s->kept[last].x_in, 0, micro->rows), row, &head);
+        hzp_head_forward(chain, layer, &head);
+    }
+    hzp_loss_build(chain, loss, row0, head.logits, head.dlogits, head.quantum_flops);
     if (backward)
         hzp_head_backward(chain, layer, row, &head, hzp_mat_rows(s->dx, 0, micro->rows));
 }
@@ -174,9 +175,17 @@ static void add_head(struct hzp_plan *chain, const struct hzp_layer *layer,
 {
     /* Equal chunks: a last one of few rows would cost as much memory traffic as a full one. */
     int32_t chunks = HZP_DIV_UP(micro->learned, s->config.head_rows);
-    int32_t chunk = HZP_DIV_UP(micro->learned, HZP_MAX(chunks, 1));
-    for (int32_t at = 0; at < micro->learned; at += chunk)
-        add_head_rows(chain, layer, micro, s, at, HZP_MIN(chunk, micro->learned - at), backward);
+    int32_t chunk = HZP_DIV_UP(micro->learned, HZP_MAX(chunks, 1)), all = micro->learned;
+    struct hzp_loss loss = micro->loss;
+    loss.cap = layer->model->config->logit_cap;
+    bool twice = backward && loss.shared; /* a loss of sequences needs the lp of all rows first */
+    for (int32_t at = 0; twice && at < all; at += chunk)
+        add_head_rows(chain, layer, micro, &loss, s, at, HZP_MIN(chunk, all - at), true, false);
+    if (twice && all)
+        hzp_loss_share(chain, &loss, all);
+    for (int32_t at = 0; at < all; at += chunk)
+        add_head_rows(chain, layer, micro, &loss, s, at, HZP_MIN(chunk, all - at),
+                      !twice || chunks > 1, backward);
 }
 
 /* Computes again what the layer's forward pass has not kept: the same items of the same chunks, so

@@ -12,12 +12,13 @@ void hzp_loss_ratios(const struct hzp_loss *loss, int32_t rows, struct hzp_ratio
 {
     for (int32_t i = 0; loss->how && i < rows; i++) {
         const struct hzp_row_loss *how = &loss->how[i];
-        if (how->kind == HZP_LOSS_XENT)
+        if (how->kind == HZP_LOSS_XENT || how->kind == HZP_LOSS_DPO || how->kind == HZP_LOSS_IPO)
             continue;
         struct hzp_objective o = hzp_objective_of(how, (double)loss->lp[i]);
         double gap = hzp_log_ratio((double)loss->lp[i], (double)how->old);
+        bool held = loss->shared && how->advantage != 0 && loss->shared[i].advantage == 0;
         into->rows++;
-        into->clipped += o.clipped;
+        into->clipped += how->kind == HZP_LOSS_GSPO ? held : o.clipped;
         into->sum += o.ratio;
         into->squares += o.ratio * o.ratio;
         into->max = fmax(into->max, o.ratio);
@@ -29,10 +30,11 @@ void hzp_loss_ratios(const struct hzp_loss *loss, int32_t rows, struct hzp_ratio
 
 bool hzp_row_loss_valid(const struct hzp_row_loss *h)
 {
-    return h->kind >= 0 && h->kind < HZP_LOSS_KINDS && isfinite(h->inv_temperature) &&
+    return h->kind >= 0 && h->kind < HZP_LOSS_ALL && isfinite(h->inv_temperature) &&
            h->inv_temperature > 0 && isfinite(h->old) && isfinite(h->advantage) &&
            isfinite(h->reference) && isfinite(h->kl) && h->low >= 0 && isfinite(h->low) &&
-           h->high >= 0 && isfinite(h->high) && h->beta >= 0 && isfinite(h->beta);
+           h->high >= 0 && isfinite(h->high) && h->beta >= 0 && isfinite(h->beta) &&
+           (h->kind != HZP_LOSS_IPO || h->beta >= 1e-6f);
 }
 
 /* Rows [r, r + n) of logits and dlogits, whose first is row0 of the loss. */
@@ -50,6 +52,13 @@ static struct hzp_xent_args xent_of(const struct hzp_loss *loss, int32_t row0,
                                   .entropy = loss->how ? loss->entropy + row0 : NULL,
                                   .loss = loss->value + row0,
                                   .cap = loss->cap};
+}
+
+void hzp_loss_share(struct hzp_plan *plan, struct hzp_loss *loss, int32_t rows)
+{
+    HZP_PLAN_NEXT(plan, seq_loss, .lp = {loss->lp, 1, rows, rows, HZP_F32}, .how = loss->how,
+                  .first = loss->first, .out = loss->shared, .seqs = loss->seqs);
+    loss->how = loss->shared;
 }
 
 void hzp_loss_build(struct hzp_plan *plan, const struct hzp_loss *loss, int32_t row0,

@@ -20,6 +20,11 @@ struct hzp_loss {
     /* [rows] out, once the plan has run; lp and entropy only where there is `how` */
     float *value; /* weighted losses */
     float *lp, *entropy;
+    /* Where a row's loss is of a whole sequence: [rows] its share, which is what is minimised once
+     * all lp are known (op seq_loss); NULL: there is none. */
+    struct hzp_row_loss *shared;
+    const int32_t *first; /* [seqs + 1] rows of the sequences */
+    int32_t seqs;
     float cap; /* of the logits; 0: none */
 };
 
@@ -34,8 +39,22 @@ struct hzp_ratio_stats {
 /* Adds the first `rows` rows of a loss whose plan has run. */
 void hzp_loss_ratios(const struct hzp_loss *loss, int32_t rows, struct hzp_ratio_stats *into);
 
+/* Between the two sequences of a pair, among a sample's tokens; those in front of it, or all. */
+enum { HZP_PAIR_CUT = -1 };
+static inline int32_t hzp_before_cut(const int32_t *token, int32_t count)
+{
+    int32_t n = 0;
+    while (n < count && token[n] != HZP_PAIR_CUT)
+        n++;
+    return n;
+}
+
 /* Its kind is known, its numbers are finite and in range. */
 bool hzp_row_loss_valid(const struct hzp_row_loss *how);
+
+/* The losses of sequences, when all lp are there: from `how` to `shared`, which then stands in its
+ * place. */
+void hzp_loss_share(struct hzp_plan *plan, struct hzp_loss *loss, int32_t rows);
 
 /* Rows [row0, row0 + logits.rows) of the loss, whose logits are given.  dlogits, absent: no
  * gradient; it may be logits in F32 models.  Rows are independent, so they are cut into items of

@@ -12,7 +12,7 @@ int hzp_micro_create(struct hzp_device *dev, int32_t rows_max, struct hzp_micro 
     m->dev = dev;
     m->rows_max = rows_max;
     size_t n = (size_t)rows_max + 1;
-    int r = hzp_device_alloc(dev, HZP_MEM_HOST, n * (16 + HZP_ROW_LOSS_WORDS) * sizeof(int32_t),
+    int r = hzp_device_alloc(dev, HZP_MEM_HOST, n * (17 + 2 * HZP_ROW_LOSS_WORDS) * sizeof(int32_t),
                              &m->memory);
     if (r < 0) {
         free(m);
@@ -31,7 +31,10 @@ int hzp_micro_create(struct hzp_device *dev, int32_t rows_max, struct hzp_micro 
     m->weight = (float *)(at + 13 * n);
     m->loss.lp = (float *)(at + 14 * n);
     m->loss.entropy = (float *)(at + 15 * n);
-    m->how = (struct hzp_row_loss *)(at + 16 * n);
+    m->first = at + 16 * n;
+    m->how = (struct hzp_row_loss *)(at + 17 * n);
+    m->shared = m->how + n;
+    m->loss.first = m->first;
     m->loss.target = m->target;
     hzp_micro_clear(m);
     *ret = m;
@@ -52,7 +55,8 @@ void hzp_micro_clear(struct hzp_micro *m)
     m->rows = m->docs = m->learned = m->chunks = m->doc_rows_max = m->path.count = 0;
     m->row0[0] = 0;
     m->loss.weight = NULL;
-    m->loss.how = NULL;
+    m->loss.how = m->loss.shared = NULL;
+    m->first[0] = m->loss.seqs = 0;
     m->weight_sum = 0;
 }
 
@@ -134,14 +138,16 @@ static void add_target(struct hzp_micro *m, int32_t row, int32_t token, float we
     m->how[i] = how ? *how : (struct hzp_row_loss){.inv_temperature = 1};
     if (how)
         m->loss.how = m->how;
+    if (how && how->kind >= HZP_LOSS_KINDS)
+        m->loss.shared = m->shared;
 }
 
 int hzp_micro_add_losses(struct hzp_micro *m, const int32_t *token, const uint8_t *learn,
                          const float *weight, const struct hzp_row_loss *how, int32_t count)
 {
-    HZP_ASSERT(count >= 2);
-    int32_t rows = count - 1;
-    if (rows > m->rows_max - m->rows)
+    int32_t rows = hzp_before_cut(token, count) - 1, behind = rows + 2, rest = count - behind;
+    HZP_ASSERT(rows >= 1);
+    if (rows + HZP_MAX(rest - 1, 0) > m->rows_max - m->rows)
         return HZP_EBUSY;
     for (int32_t i = 0; i < rows; i++) {
         int32_t r = m->rows + i;
@@ -155,7 +161,12 @@ int hzp_micro_add_losses(struct hzp_micro *m, const int32_t *token, const uint8_
     m->rows += rows;
     m->row0[m->docs] = m->rows;
     m->doc_rows_max = HZP_MAX(m->doc_rows_max, rows);
-    return HZP_OK;
+    m->first[m->docs] = m->learned;
+    m->loss.seqs = m->docs;
+    if (rest <= 0)
+        return HZP_OK;
+    return hzp_micro_add_losses(m, token + behind, learn + behind, weight ? weight + behind : NULL,
+                                how ? how + behind : NULL, rest);
 }
 
 int hzp_micro_add(struct hzp_micro *m, const int32_t *token, const uint8_t *learn, int32_t count)

@@ -32,7 +32,8 @@ struct hzp_micro {
     int32_t chunks_room;
     /* [rows_max] of the learned rows; loss.weight, if any is not 1, and loss.how, if any has one */
     float *weight;
-    struct hzp_row_loss *how;
+    struct hzp_row_loss *how, *shared; /* shared: room for loss.shared */
+    int32_t *first; /* [rows_max + 1] the learned rows at which documents begin */
 
     int32_t rows, docs, learned;
     struct hzp_path path; /* all layers, until the caller sets another one */
@@ -60,7 +61,8 @@ int hzp_micro_add(struct hzp_micro *micro, const int32_t *token, const uint8_t *
                   int32_t count);
 
 /* The same; the loss of predicting token i counts weight[i] times (finite, of either sign; NULL:
- * each counts once) and is how[i] (NULL: cross-entropy). */
+ * each counts once) and is how[i] (NULL: cross-entropy).  A HZP_PAIR_CUT among the tokens divides
+ * them into two documents, of at least 2 tokens each; losses of sequences are of documents. */
 int hzp_micro_add_losses(struct hzp_micro *micro, const int32_t *token, const uint8_t *learn,
                          const float *weight, const struct hzp_row_loss *how, int32_t count);
 

@@ -14,8 +14,11 @@ struct hzp_model {
     const struct hzp_layout *layout;
     const struct hzp_model_config *config; /* layout's */
     enum hzp_dtype act;                    /* type of weights and activations */
-    bool kv_e4m3;                          /* keys and values in pages are E4M3; else of act */
-    struct hzp_mat rope;                   /* [positions][dim] F32, device memory, owned */
+    /* The versions' E4M3 projections are for rows that only guess tokens (HZP_DEPTH_GUESS), which
+     * then go through all layers; other rows read the weights themselves. */
+    bool fp8_guesses;
+    bool kv_e4m3;              /* keys and values in pages are E4M3; else of act */
+    struct hzp_mat rope;       /* [positions][dim] F32, device memory, owned */
     struct hzp_mat rope_local; /* the same of layers that rotate by another theta; or absent */
     struct hzp_mat no_rope; /* the same with stride 0: turns nothing; absent: no layer needs it */
     /* Between the ranks of a slice, one for each tenant's collectives; NULL: one rank. */
@@ -25,6 +28,12 @@ struct hzp_model {
     struct hzp_link *data;
     int32_t positions; /* longest sequence this process accepts */
 };
+
+/* Whether serving's rows are multiplied by E4M3 projections. */
+static inline bool hzp_model_serves_fp8(const struct hzp_model *model)
+{
+    return hzp_weights_fp8(model->weights) && !model->fp8_guesses;
+}
 
 /* The type of keys and values in pages. */
 static inline enum hzp_dtype hzp_model_kv_type(const struct hzp_model *model)

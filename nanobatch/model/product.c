@@ -14,7 +14,27 @@ struct hzp_mat hzp_layer_grad(const struct hzp_layer *layer, enum hzp_role role)
     return hzp_units_mat(layer->grads, role, layer->index);
 }
 
-enum { FEWEST_ROWS = 128 };
+/* Fewer rows are not cut into pieces of 64; no piece of a sum has fewer terms. */
+enum { FEWEST_ROWS = 128, FEWEST_TERMS = 2048 };
+
+/* Each piece has all rows and columns, and a part of the sums. */
+static void add_terms(struct hzp_plan *plan, int64_t pieces, const struct hzp_matmul_args *args)
+{
+    int32_t terms = args->a.cols;
+    int32_t piece = (int32_t)HZP_ROUND_UP(HZP_DIV_UP((int64_t)terms, pieces), (int64_t)64);
+    piece = HZP_MAX(piece, FEWEST_TERMS);
+    for (int32_t at = 0; at < terms; at += piece) {
+        int32_t n = HZP_MIN(piece, terms - at);
+        struct hzp_matmul_args a = *args;
+        a.a = hzp_mat_cols(args->a, at, n);
+        a.b = hzp_mat_rows(args->b, at, n);
+        if (at) {
+            a.accumulate = 1;
+            a.from = (struct hzp_mat){0};
+        }
+        hzp_plan_next(plan, HZP_OP_matmul, &a);
+    }
+}
 
 void hzp_plan_add_matmul(struct hzp_plan *plan, uint64_t quantum_flops,
                          const struct hzp_matmul_args *args)
@@ -26,6 +46,11 @@ void hzp_plan_add_matmul(struct hzp_plan *plan, uint64_t quantum_flops,
     bool by_rows = far_apart || args->c.rows > args->c.cols;
     int32_t length = by_rows ? args->c.rows : args->c.cols;
     int64_t pieces = quantum_flops ? (int64_t)(flops / quantum_flops) + 1 : 1;
+    if (far_apart && pieces > args->c.rows / 64 && args->a.cols >= 2 * FEWEST_TERMS &&
+        args->c.type == HZP_F32 && !args->bias.ptr && !args->scale_a && !args->scale_b) {
+        add_terms(plan, pieces, args);
+        return;
+    }
     /* Pieces of a multiple of 64 keep the kernels' tiles whole. */
     int32_t piece = (int32_t)HZP_ROUND_UP(HZP_DIV_UP((int64_t)length, pieces), (int64_t)64);
     for (int32_t at = 0; at < length; at += piece) {

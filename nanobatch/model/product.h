@@ -34,8 +34,10 @@ struct hzp_mat hzp_layer_weight(const struct hzp_layer *layer, enum hzp_role rol
 struct hzp_mat hzp_layer_grad(const struct hzp_layer *layer, enum hzp_role role);
 
 /* A product of any operands in pieces of at most about quantum_flops each, cut along the longer
- * side of c, or along its rows where the columns of b are far apart in memory.  No sum is split, so
- * the result does not depend on the cut.  0: one piece. */
+ * side of c, or along its rows where the columns of b are far apart in memory.  If 64 rows of such
+ * a product are too long still (the head's input gradient, with a sum over the vocabulary) and c is
+ * F32, its sums are cut instead, into parts of 2048 terms and more, and b is read once.  Only there
+ * do low bits depend on the cut.  0: one piece. */
 void hzp_plan_add_matmul(struct hzp_plan *plan, uint64_t quantum_flops,
                          const struct hzp_matmul_args *args);
 

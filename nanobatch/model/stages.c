@@ -11,6 +11,7 @@
 static bool joins(const struct hzp_forward *f, enum hzp_layer_stage stage, int32_t i)
 {
     bool joined = !f->batch->shallow || stage != HZP_STAGE_ATTEND;
+    joined &= f->strand[i].fp8 == f->strand[i + 1].fp8;
     for (int32_t n = f->strand[i].nano; n < f->strand[i + 1].nano; n++)
         joined &= f->shape->joined[stage] >> n & 1;
     return joined;
@@ -34,7 +35,7 @@ static const bool *layers_of(const struct hzp_forward *f, int32_t depth)
 {
     int32_t layers = f->model->config->layers;
     struct hzp_path path;
-    if (!depth)
+    if (!depth || (depth == HZP_DEPTH_GUESS && f->model->fp8_guesses))
         return NULL;
     bool *goes = HZP_ARENA_ARRAY(&f->plan->arena, bool, layers);
     hzp_depth_path(depth, layers, &path);
@@ -43,13 +44,14 @@ static const bool *layers_of(const struct hzp_forward *f, int32_t depth)
     return goes;
 }
 
-static void add_strand(struct hzp_forward *f, int32_t nano, int32_t row0, int32_t end)
+static void add_strand(struct hzp_forward *f, int32_t nano, int32_t row0, int32_t end, bool fp8)
 {
     f->strand[f->strands++] = (struct hzp_strand){
         .nano = nano,
         .row0 = row0,
         .rows = end - row0,
         .needs = hzp_needs_none,
+        .fp8 = fp8,
         .append = HZP_ARENA_ARRAY(&f->plan->arena, int32_t, f->model->config->layers)};
 }
 
@@ -62,7 +64,8 @@ static void cut_by_path(struct hzp_forward *f)
         for (first = seg; seg < b->segs && b->path[seg] == b->path[first];)
             seg++;
         int32_t end = seg < b->segs ? b->row0[seg] : b->rows + b->pads;
-        add_strand(f, 0, b->row0[first], end);
+        bool guesses = b->path[first] == HZP_DEPTH_GUESS && f->model->fp8_guesses;
+        add_strand(f, 0, b->row0[first], end, guesses || hzp_model_serves_fp8(f->model));
         f->strand[f->strands - 1].goes = layers_of(f, b->path[first]);
     }
 }
@@ -80,7 +83,7 @@ void hzp_strands_cut(struct hzp_forward *f)
                         cut);
     for (int32_t n = 0; n < f->shape->nanos; n++)
         if (cut[n] < cut[n + 1])
-            add_strand(f, n, cut[n], cut[n + 1]);
+            add_strand(f, n, cut[n], cut[n + 1], hzp_model_serves_fp8(f->model));
     cut_attention(f);
 }
 
@@ -156,6 +159,7 @@ static struct hzp_layer_space space_of(const struct hzp_forward *f, const struct
     /* behind all scales of the strands before */
     int32_t scale0 = HZP_ROUND_UP(run->row0, 4) + 4 * run->first;
     divide = divided(f, run);
+    bool fp8 = f->strand[run->first].fp8;
     return (struct hzp_layer_space){
         .x_in = first ? rows_of(run, f->x_in) : x,
         .x_mid = x,
@@ -166,8 +170,8 @@ static struct hzp_layer_space space_of(const struct hzp_forward *f, const struct
         .attn = rows_of(run, s->attn),
         .gate_up = rows_of(run, s->gate_up),
         .inner = rows_of(run, s->inner),
-        .narrow = s->narrow.ptr ? rows_of(run, s->narrow) : s->narrow,
-        .narrow_scale = s->narrow.ptr ? s->narrow_scale + scale0 : NULL,
+        .narrow = fp8 ? rows_of(run, s->narrow) : (struct hzp_mat){0},
+        .narrow_scale = fp8 ? s->narrow_scale + scale0 : NULL,
         .wide = s->wide.ptr ? rows_of(run, s->wide) : s->wide,
         .part = divide ? rows_of(run, s->part) : (struct hzp_mat){0},
         /* With a lane of their own the norm of a sum and the all-gather of its rows stand behind

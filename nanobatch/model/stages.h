@@ -35,6 +35,7 @@ struct hzp_strand {
     int32_t step;           /* the next one; none of its items has been issued (stages.h) */
     int32_t attend;         /* index of attention's part that has its rows */
     int32_t *append;        /* [layers] the rope items, which append its keys and values */
+    bool fp8;               /* its products read E4M3 projections */
     const bool *goes;       /* [layers] whether it goes through each; NULL: through all */
 };
 

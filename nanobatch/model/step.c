@@ -13,7 +13,7 @@ static bool find_ride(const struct hzp_step_plan *s, struct hzp_ride *ret)
 {
     bool may = s->chain && !s->in_turn && shape_of(s)->ride && s->batch && s->batch->rows > 0 &&
                !s->batch->shallow && /* training goes through all layers */
-               !s->model->tensor && !hzp_weights_fp8(s->model->weights);
+               !s->model->tensor && !hzp_model_serves_fp8(s->model);
     return may && hzp_ride_find(s->rider, s->version, s->chain, s->from, s->to,
                                 s->batch->rows + s->batch->pads, ret);
 }

@@ -715,6 +715,8 @@ int hzp_exec_land(struct hzp_flight *f, struct hzp_op_times *times, struct hzp_e
         e->ended_ns[t] = HZP_MAX(e->ended_ns[t], end[t]);
         last = HZP_MAX(last, end[t]);
     }
+    if (end[HZP_TENANT_SERVE] && end[HZP_TENANT_TRAIN] > end[HZP_TENANT_SERVE])
+        ret->late_ns = end[HZP_TENANT_TRAIN] - end[HZP_TENANT_SERVE];
     struct hzp_profile_op trained[HZP_OP_COUNT];
     memcpy(trained, e->profile.of[HZP_TENANT_TRAIN], sizeof(trained));
     account(f, known, times, since(f, last, before), ret);

@@ -67,6 +67,7 @@ struct hzp_exec_times {
     /* From when the run could begin (its issue, or the end of the tenant's items of the run before)
      * to the end of the tenant's last item; 0: none, or the device does not time single ops. */
     uint64_t end_ns[HZP_TENANT_COUNT];
+    uint64_t late_ns; /* how much later training's last item ended than serving's; 0: as end_ns */
 };
 
 /* The device time of each op since create; only for devices whose ops end at issue. */

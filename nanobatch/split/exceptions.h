@@ -6,8 +6,8 @@
  *               - that has prompt rows, at most 8 in a row, where there is no TTFT goal: such a
  *                 step is long already, but prompts may never cease
  *               - among the first 8, while predictions are guesses, and of one in 64 after that,
- *                 where goals rely on predictions: steps without training keep the two stages of
- *                 the step times apart
+ *                 where goals, or training beside serving, rely on predictions: steps without
+ *                 training keep the two stages of the step times apart
  *     overrun   one item may be longer than the goals allow, or an item that never fits would hold
  *               up all behind it for ever; never where the share is used up
  *               - under the operator's goals: one step in 256 that only decodes, if misses are

@@ -8,7 +8,7 @@
 static const double ns_max = 3600e9;
 
 const struct hzp_policy hzp_policy_default = {
-    .itl_stretch = 1.2, .train_share = 0.8, .train_max = 1, .train_min = 0.02};
+    .itl_stretch = 1.2, .train_share = 0.5, .train_max = 1, .train_min = 0.02};
 
 int hzp_policy_check(const struct hzp_policy *policy, struct hzp_err_text *reterr)
 {

@@ -15,7 +15,8 @@ struct hzp_policy {
     /* Without an ITL goal: by what factor training may lengthen the 99th percentile of the ITL over
      * what it would be without training; 0: by any, else 1 .. 100. */
     double itl_stretch;
-    /* While requests run and no ITL goal is set: training's time over serving's. */
+    /* While requests run and no ITL goal is set: training's time over serving's; where it runs
+     * beside serving, the time by which that takes longer over what it takes alone. */
     double train_share;
     /* While requests run, whatever the goals allow or forbid: the most and the least part of the
      * device's time that training gets, 0 .. 1.  The least grows with the age of what waits to be

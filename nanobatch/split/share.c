@@ -26,10 +26,8 @@ double hzp_credit_allows(const struct hzp_credit *credit, const struct hzp_time_
     if (isinf(share->turn))
         return share->turn;
     double usual = credit->usual_ns > 0 ? credit->usual_ns : alone_ns;
-    if (!beside || !isinf(share->beside))
-        return credit->credit_ns - credit->owed_ns + (beside ? share->beside : share->turn) * usual;
-    usual = credit->usual_beside_ns > 0 ? credit->usual_beside_ns : usual;
-    return share->turn > 0 ? usual : 0;
+    double s = beside ? share->beside : share->turn;
+    return s > 0 ? credit->credit_ns - credit->owed_ns + s * usual : 0;
 }
 
 double hzp_credit_owes(const struct hzp_credit *credit, const struct hzp_time_share *share,
@@ -49,9 +47,9 @@ void hzp_credit_settle(struct hzp_credit *credit, const struct hzp_time_share *s
         credit->credit_ns = HZP_MIN(credit->credit_ns + s * serve_ns - train_ns, next_ns);
 }
 
-void hzp_credit_usual(struct hzp_credit *credit, bool beside, double serve_ns)
+void hzp_credit_usual(struct hzp_credit *credit, double serve_ns)
 {
-    double *usual = beside ? &credit->usual_beside_ns : &credit->usual_ns;
+    double *usual = &credit->usual_ns;
     *usual += (serve_ns - *usual) / (*usual > 0 ? USUAL_STEPS : 1);
 }
 

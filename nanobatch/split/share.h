@@ -15,6 +15,9 @@
  * to do must not delay a later step.  A long step earns a usual step's share only.  Over any run of
  * steps training takes at most s times serving's time, two items and one usual step's share.
  *
+ * Beside serving, without train_max, `train` is the time by which serving takes longer for it, and
+ * `serve` what it would take alone.  So in both ways training makes ITLs longer by s on average.
+ *
  *     floor     F = clamp(F + s serve - train, 0, max(next, serve)),  s by the part
  *                   min(train_min x clamp(age / 30 s, 1, 5), train_max)
  *               the slice is at least F, once F >= next; age: of the oldest work that waits
@@ -38,14 +41,13 @@ struct hzp_time_share {
 struct hzp_time_share hzp_share_of(const struct hzp_policy *policy, bool itl_goal);
 
 struct hzp_credit {
-    double credit_ns;       /* C; < 0: to be paid back */
-    double owed_ns;         /* O */
-    double usual_ns;        /* U in turns; 0: no such step yet */
-    double usual_beside_ns; /* U of steps with training beside */
+    double credit_ns; /* C; < 0: to be paid back */
+    double owed_ns;   /* O */
+    double usual_ns;  /* U; 0: no such step yet */
 };
 
 /* How long training may run in a step whose serving is predicted to take alone_ns; INFINITY: no
- * bound.  Beside serving without train_max: as long as serving usually takes. */
+ * bound. */
 double hzp_credit_allows(const struct hzp_credit *credit, const struct hzp_time_share *share,
                          bool beside, double alone_ns);
 
@@ -57,8 +59,8 @@ double hzp_credit_owes(const struct hzp_credit *credit, const struct hzp_time_sh
 void hzp_credit_settle(struct hzp_credit *credit, const struct hzp_time_share *share, bool beside,
                        double serve_ns, double train_ns, double next_ns);
 
-/* Serving took so long in a step that only decodes. */
-void hzp_credit_usual(struct hzp_credit *credit, bool beside, double serve_ns);
+/* Serving took so long in a step that only decodes, or would have without training beside it. */
+void hzp_credit_usual(struct hzp_credit *credit, double serve_ns);
 
 /* The least part of all time that training gets now, 0 .. 1. */
 double hzp_floor_part(const struct hzp_policy *policy, uint64_t age_ns);

@@ -123,6 +123,18 @@ static struct hzp_time_share share_of(const struct hzp_split *split)
     return hzp_share_of(&split->policy, split->policy.itl_ns && !split->derived.itl);
 }
 
+/* By how much longer serving takes with training beside it. */
+static double beside_costs(const struct hzp_split *split, const struct hzp_split_step *step)
+{
+    return serving_takes(split, step, true) - step->alone_ns;
+}
+
+/* Whether training beside serving is paid for by what it adds to serving's time (share.h). */
+static bool pays_beside(const struct hzp_time_share *share, const struct hzp_split_step *step)
+{
+    return step->beside && isinf(share->beside) && !isinf(share->turn);
+}
+
 /* ---- how long training may run ---- */
 
 static double itl_limit(const struct hzp_split *split, enum hzp_tenant with)
@@ -231,7 +243,7 @@ static double within_goals(const struct hzp_split *split, struct hzp_split_step 
 static bool skips(struct hzp_split *split, const struct hzp_split_step *step)
 {
     return hzp_skip_step(&split->exceptions, step->rows > step->decode_rows,
-                         split->policy.itl_ns > 0, split->policy.ttft_ns > 0,
+                         split->policy.itl_ns > 0 || step->beside, split->policy.ttft_ns > 0,
                          split->config.time->step.seen);
 }
 
@@ -251,18 +263,26 @@ static bool may_overrun(const struct hzp_split *split, const struct hzp_split_st
     return hzp_overrun_allowed(&split->exceptions, &c);
 }
 
-/* Beside serving, training has as long as that takes; hold_ns of training alone may follow. */
+/* Beside serving, training has as long as that takes; hold_ns of training alone may follow.  paid:
+ * the share is what serving takes longer. */
 static void allow_beside(struct hzp_split *split, struct hzp_split_step *step, double hold_ns,
-                         double share_ns)
+                         double share_ns, bool paid)
 {
     double takes = serving_takes(split, step, true);
-    /* A slice that ends a little later than serving costs less than one that ends early. */
-    double train_ns = skips(split, step) ? 0 : takes + split->next_ns / 2;
-    if (train_ns <= 0) {
+    /* Training's lane is to have work for as long as serving takes, so the last item may end later:
+     * by that much the slice before has, and this one is to be shorter. */
+    double late_ns = HZP_MIN(split->next_ns, takes / 2);
+    double train_ns = HZP_MAX(takes - split->pipeline.late_ns + late_ns, 0.0);
+    if (skips(split, step)) {
         step->limit = HZP_LIMIT_TURN;
-        hold_ns = 0;
+        hold_ns = train_ns = 0;
     }
-    if (!isinf(share_ns)) {
+    if (paid) {
+        double left_ns = share_ns - beside_costs(split, step);
+        hold_ns = HZP_MIN(hold_ns, HZP_MAX(left_ns, 0.0));
+        if (left_ns <= 0)
+            train_ns = hold_ns = 0;
+    } else if (!isinf(share_ns)) {
         train_ns = HZP_MIN(train_ns, share_ns);
         hold_ns = HZP_MIN(hold_ns, share_ns - train_ns);
     }
@@ -323,12 +343,15 @@ void hzp_split_serve(struct hzp_split *split, struct hzp_split_step *step,
     split->overdue_factor = hzp_throttle_overdue(split->overdue_factor, overdue);
 
     double goals_ns = within_goals(split, step, waits);
-    double share_ns = hzp_credit_allows(&split->credit, &share, step->beside, step->alone_ns);
+    bool paid = pays_beside(&share, step);
+    double share_ns =
+        hzp_credit_allows(&split->credit, &share, step->beside && !paid, step->alone_ns);
     if (goals_ns > share_ns)
         step->limit = HZP_LIMIT_SHARE;
-    if (step->beside && !isinf(goals_ns))
+    if (step->beside)
         allow_beside(split, step,
-                     HZP_MIN(HZP_MIN(goals_ns, share_ns), (double)split->config.idle_ns), share_ns);
+                     isinf(goals_ns) ? 0 : HZP_MIN(goals_ns, (double)split->config.idle_ns),
+                     share_ns, paid);
     else
         allow_in_turn(split, step, goals_ns, share_ns);
 }
@@ -376,9 +399,16 @@ void hzp_split_taken(struct hzp_split *split, struct hzp_split_step *step, enum 
     step->carry_ns = split->pipeline.carry_ns;
     struct hzp_time_share share = share_of(split);
     if (step->rows > 0) {
-        step->owes_ns = hzp_credit_owes(&split->credit, &share, step->beside, step->slice_ns);
+        bool paid = pays_beside(&share, step);
+        step->owes_ns = hzp_credit_owes(&split->credit, &share, step->beside && !paid,
+                                        paid ? beside_costs(split, step) : step->slice_ns);
         step->itl_ns = predicted_itl(split, step);
     }
+    step->number = ++split->pipeline.formed;
+    step->late_ns = step->beside ? step->slice_ns - serving_takes(split, step, true) : 0;
+    split->pipeline.late_ns =
+        step->beside ? HZP_MAX(split->pipeline.late_ns + step->late_ns, 0.0) : 0;
+    split->pipeline.newest_late_ns = step->late_ns;
     split->credit.owed_ns += step->owes_ns;
     if (step->hold)
         split->pipeline.carry_ns += step->slice_ns;
@@ -405,10 +435,27 @@ static void account(struct hzp_split *split, const struct hzp_split_step *step,
     struct hzp_time_share share = share_of(split);
     double part = hzp_floor_part(&split->policy, split->learn_age_ns);
     split->floor_ns = hzp_floor_settle(split->floor_ns, part, serve_ns, train_ns, split->next_ns);
-    hzp_credit_settle(&split->credit, &share, step->beside, serve_ns, train_ns, next_ns);
-    if (step->rows == step->decode_rows)
-        hzp_credit_usual(&split->credit, step->beside,
-                         step->beside && serve_end_ns ? (double)serve_end_ns : serve_ns);
+    bool paid = pays_beside(&share, step);
+    if (paid) {
+        double took_ns = serve_end_ns ? (double)serve_end_ns : serve_ns;
+        serve_ns = step->alone_ns;
+        train_ns = HZP_MAX(took_ns - serve_ns, 0.0);
+    }
+    double saved_ns = split->may_beside ? beside_costs(split, step) : 0; /* for a step beside */
+    next_ns = HZP_MAX(next_ns, saved_ns);
+    hzp_credit_settle(&split->credit, &share, step->beside && !paid, serve_ns, train_ns, next_ns);
+    if (step->rows == step->decode_rows && (!step->beside || paid))
+        hzp_credit_usual(&split->credit, serve_ns);
+}
+
+/* By how much training's newest slice ends later than serving, now that this step has ended. */
+static void note_late(struct hzp_split *split, const struct hzp_split_step *step,
+                      const struct hzp_exec_times *times)
+{
+    bool newest = split->pipeline.formed == step->number;
+    if (step->beside)
+        split->pipeline.late_ns =
+            HZP_MAX((double)times->late_ns + (newest ? 0 : split->pipeline.newest_late_ns), 0.0);
 }
 
 /* HZP_TENANT_TRAIN: the ITL that ended with the step had training in it. */
@@ -530,6 +577,7 @@ void hzp_split_ended(struct hzp_split *split, const struct hzp_split_step *step,
             itl_ns = (double)(tokens_ns - split->pipeline.last_tokens_ns);
         hzp_exceptions_count(&split->exceptions, step->overrun && step->trains, step->beside);
         account(split, step, times, next_ns);
+        note_late(split, step, times);
         learn(split, step, times, itl_ns);
         if (itl_ns > 0)
             hzp_seen_itl(&split->seen, &split->policy, with_in_itl(split, step), (uint64_t)itl_ns,

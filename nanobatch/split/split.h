@@ -29,7 +29,10 @@
  * training (seen.h).  A derived goal does not bound prompt rows, and slots and overdue requests do
  * not count unless the operator has set a TTFT goal.
  *
- * With its own lanes training runs beside serving for as long as the serving part takes.  Remaining
+ * With its own lanes training runs beside serving for as long as the serving part takes; its slice
+ * ends up to an item later, so that its lane does not run dry, and the next one is shorter by as
+ * much.  The time by which serving takes longer for it is what the share counts (share.h), where
+ * the operator has set no ITL goal.  Remaining
  * time is used in a separate step (`hold`) that runs training alone on the whole device, while
  * serving is held: meanwhile requests accumulate that then decode together, and decoding reads the
  * weights once for all of them.  A step that would miss its goal beside training takes turns
@@ -84,14 +87,20 @@ struct hzp_split_step {
     double ride_ns;        /* part of that in serving's own items: set before `taken` by the loop */
     double carry_ns;       /* part of the slice before, and of a hold, that falls into this ITL */
     double owes_ns;        /* what the slice takes beyond a usual share, until the step has ended */
+    double late_ns;        /* beside: predicted, how much longer the slice takes than serving */
+    uint64_t number;       /* of the steps formed */
     uint64_t first_ns[16]; /* submission times of the requests that get their first token */
     int32_t firsts;
 };
 
 /* Steps formed that have not ended, and the last one that has. */
 struct hzp_split_pipeline {
-    double carry_ns;        /* the newest formed step's slice, which falls into the next ITL */
-    double in_flight_ns;    /* predicted: of steps formed that have not ended */
+    double carry_ns;     /* the newest formed step's slice, which falls into the next ITL */
+    double in_flight_ns; /* predicted: of steps formed that have not ended */
+    /* by how much the newest slice beside serving ends later than that, as far as is known, and
+     * what the newest formed step adds to it; steps formed so far */
+    double late_ns, newest_late_ns;
+    uint64_t formed;
     uint64_t hold_ns;       /* the next step may hold serving so long; 0: not */
     uint64_t held_ns;       /* training's time in such steps since the last tokens */
     uint64_t last_train_ns; /* training of the last step that ended, behind its tokens */

@@ -1,24 +1,29 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""A server with --draft ngram, beside one without: in F32 each answer has the same tokens, log-probabilities and end,
-whatever is asked for and whichever requests share its steps; where answers repeat what was there, guesses are right;
-versions that change meanwhile leave a pinned answer in one version.
+"""Servers with each kind of --draft, beside one without: in F32 each answer has the same tokens, log-probabilities and
+end, whatever is asked for and whichever requests share its steps, on one rank, on two that compute together and on
+replicas; guesses are made, and some are right; versions that change meanwhile leave a pinned answer in one version, with
+the tokens that it has without guesses.
 
-    test_draft.py HZPSERVE MODEL_DIR
+    test_draft.py HZPSERVE MODEL_DIR [REQUESTS]
 
-Skips (77) where there is no model.
+REQUESTS: how many are asked of each server; 70, or 1000 in the long form.  Skips (77) where there is no model.
 """
 import concurrent.futures
 import pathlib
 import random
 import re
 import sys
+import tempfile
+import time
 import urllib.request
 
 import test_fp8
 
 WORDS = "Zorin lives in Tarn and the lamps of harbour keep Who Where does a story once upon time red blue".split()
 FLAGS = ["--dtype", "f32", "--check-plans"]
+MODES = ("ngram", "history", "fp8", "depth")
+ALONE = 8  # the last requests come one after the other: rounds of guesses need that nothing else runs
 
 
 class Server(test_fp8.Server):
@@ -46,27 +51,64 @@ def body(dice, i):
     return asked
 
 
+def long_body(i):
+    return {"prompt": "Zorin lives", "max_tokens": 200, "ignore_eos": True, "logprobs": 1, "seed": i,
+            "temperature": (0, 0.5, 0.2, 1)[i % 4]}
+
+
+def choices(answer):
+    return [(c["text"], c["finish_reason"], c["logprobs"]) for c in answer["choices"]]
+
+
 def ask(server, bodies):
     with concurrent.futures.ThreadPoolExecutor(6) as pool:
-        answers = list(pool.map(lambda each: server.call("/v1/completions", each), bodies))
-    return [[(c["text"], c["finish_reason"], c["logprobs"]) for c in answer["choices"]] for answer in answers]
+        answers = list(pool.map(lambda each: server.call("/v1/completions", each), bodies[:-ALONE]))
+    return [choices(each) for each in answers + [server.call("/v1/completions", each) for each in bodies[-ALONE:]]]
 
 
 def counted(server, name):
     return float(re.search(rf"^vllm:spec_decode_num_{name}_total{{.*}} (\S+)$", server.text("/metrics"), re.M)[1])
 
 
-def test_same_answers(program, model, bodies):
-    with Server(program, model, *FLAGS, "--no-train") as plain:
+def check(server, bodies, want, what):
+    for each, one, other in zip(bodies, want, ask(server, bodies)):
+        assert one == other, (what, each, one, other)
+    return [counted(server, name) for name in ("drafts", "draft_tokens", "accepted_tokens")]
+
+
+def check_all(program, model, bodies, modes, flags):
+    """Of each mode: the same answers as without, on a server with these flags."""
+    with Server(program, model, *FLAGS, "--no-train", *flags) as plain:
         want = ask(plain, bodies)
         assert counted(plain, "drafts") == 0
-    for more in ((), ("--max-running", "2", "--kv-tokens", "1024"), ("--draft", "ngram,max=1")):
-        with Server(program, model, *FLAGS, "--no-train", "--draft", "ngram", *more) as server:
-            got = ask(server, bodies)
-            for each, one, other in zip(bodies, want, got):
-                assert one == other, (more, each, one, other)
-            drafts, guessed, right = (counted(server, name) for name in ("drafts", "draft_tokens", "accepted_tokens"))
-            assert 0 < right < guessed and guessed >= drafts, (more, drafts, guessed, right)
+    for mode, *more in modes:
+        with Server(program, model, *FLAGS, "--no-train", "--draft", mode, *flags, *more) as server:
+            drafts, guessed, right = check(server, bodies, want, (mode, more))
+            assert 0 < right < guessed and guessed >= drafts, (mode, more, drafts, guessed, right)
+            told = f"{mode} {' '.join([*flags, *more])}: {right:.0f} of {guessed:.0f} guesses are right"
+            if mode.startswith("history"):  # every prompt is asked again: what was answered is guessed
+                drafts, again, all_right = check(server, bodies, want, (mode, more, "again"))
+                assert all_right - right > 0.8 * (again - guessed) > 0, (mode, more, guessed, right, again, all_right)
+                told += f", {all_right - right:.0f} of {again - guessed:.0f} when asked again"
+            print(told, flush=True)
+
+
+def test_same_answers(program, model, bodies, whole):
+    tight = ("--max-running", "2", "--kv-tokens", "1024")
+    modes = [(mode, *more) for mode in MODES for more in ((), tight, ("--run-ahead", "1"))] if whole else [
+        *((mode,) for mode in MODES), ("ngram", *tight), ("history", *tight), ("fp8", *tight)]
+    check_all(program, model, bodies, modes + [("ngram,max=1",), ("fp8,max=2",)], ())
+
+
+def test_ranks(program, model, bodies):
+    for flags in (("--ranks", "2", "--tensor", "2"), ("--ranks", "2", "--replicas")):
+        # of replicas, rank 0 tells only what it computed itself
+        with Server(program, model, *FLAGS, "--no-train", *flags) as plain:
+            want = ask(plain, bodies)
+        for mode in MODES:
+            with Server(program, model, *FLAGS, "--no-train", *flags, "--draft", mode) as server:
+                check(server, bodies, want, (mode, flags))
+        print(*flags, flush=True)
 
 
 def test_repeats(program, model):
@@ -80,31 +122,73 @@ def test_repeats(program, model):
         assert tokens == 100 and (right < 20 or after - steps < 90), (tokens, steps, after, right)
 
 
-def test_swaps(program, model, bodies):
-    """Versions change while drafts are in flight."""
-    with Server(program, model, *FLAGS, "--draft", "ngram", "--slots", "4") as server:
-        with concurrent.futures.ThreadPoolExecutor(2) as pool:
+def test_swaps(program, model, bodies, mode):
+    """Versions change while drafts are in flight; what one version answered has the tokens it has without guesses."""
+    with Server(program, model, *FLAGS, "--no-train") as plain:
+        want = [choices(plain.call("/v1/completions", each)) for each in bodies]
+    asked = [(i, how) for i in range(len(bodies)) for how in ("pinned", "recompute", "continue")]
+    with tempfile.TemporaryDirectory() as state, \
+            Server(program, model, *FLAGS, "--draft", mode, "--slots", "4", "--state", state) as server:
+        with concurrent.futures.ThreadPoolExecutor(4) as pool:
+            early = [pool.submit(server.call, "/v1/completions", {**bodies[i], "consistency": "pinned"}) for i in (-1, -2)]
             lesson = pool.submit(server.call, "/v1/fine_tuning/examples?wait=served&timeout=600",
                                  {"prompt": "Where does Vanda live?", "completion": " In Tarn."})
-            answers = [server.call("/v1/completions", {**each, "consistency": how})
-                       for each in bodies for how in ("pinned", "recompute", "continue")]
+            answers = [server.call("/v1/completions", {**bodies[i], "consistency": how}) for i, how in asked]
             lesson.result()
+        asked += [(-1, "pinned"), (-2, "pinned")]
+        answers += [each.result() for each in early]
         assert len({answer["hzpserve"]["weights_version"] for answer in answers}) > 1, answers
-        for answer in answers:
+        first = 0
+        for (i, how), answer in zip(asked, answers):
             spans = answer["hzpserve"]["spans"]
             assert answer["hzpserve"]["consistency"] != "pinned" or len(spans) == 1, answer
+            for n, (choice, got) in enumerate(zip(answer["choices"], choices(answer))):
+                if {span["version"] for span in choice.get("hzpserve", answer["hzpserve"])["spans"]} == {1}:
+                    first += 1
+                    assert got == want[i][n], (mode, bodies[i], how, want[i][n], got)
+        assert first > 0 and counted(server, "accepted_tokens") > 0, (mode, first)
+        # and of the last version, as a server says that has nothing else and does not guess
+        learned = [choices(server.call("/v1/completions", each)) for each in bodies]
+        assert server.call("/v1/weights/current/export?timeout=600", {"directory": "learned"})["state"] == "done"
+        with Server(program, str(pathlib.Path(state) / "export" / "learned"), *FLAGS, "--no-train") as plain:
+            for each, got in zip(bodies, learned):
+                assert choices(plain.call("/v1/completions", each)) == got, (mode, each)
+    print(f"{mode}: {first} answers by the first version while others came", flush=True)
+
+
+def test_rollouts(program, model):
+    """Prompts of a job that come again are guessed from what was answered before, though the model has learned since."""
+    prompts = [f"{who} {what}" for who in ("Zorin lives", "Where does", "Once upon a time", "The lamps of")
+               for what in ("in", "the harbour", "Tarn", "red")]
+    job = {"prompts": prompts, "n": 4, "batch": 6, "updates": 2, "max_tokens": 60, "seed": 1,
+           "reward": {"type": "regex", "pattern": "(a|e) [a-m]"}}
+    with Server(program, model, "--draft", "history", "--passes", "1", "--update-tokens", "4096", "--replay-ratio",
+                "0") as server:
+        right = [0]
+        for _ in range(2):
+            told = server.call("/v1/rollouts", job)
+            while told["status"] in ("queued", "running"):
+                time.sleep(0.1)
+                told = server.call(f"/v1/rollouts/{told['id']}")
+            assert told["status"] == "succeeded", told
+            right.append(counted(server, "accepted_tokens"))
+        assert right[2] > right[1], right
+        print(f"rollouts: {right[1]:.0f} guesses are right, {right[2] - right[1]:.0f} when the prompts come again")
 
 
 def main():
-    program, model = sys.argv[1:]
+    program, model, *more = sys.argv[1:]
     if not (pathlib.Path(model) / "config.json").exists():
         print("there is no model: skipped")
         return 77
-    dice = random.Random(4)
-    bodies = [body(dice, i) for i in range(70)]
-    test_same_answers(program, model, bodies)
+    dice, count = random.Random(4), int(more[0]) if more else 70
+    bodies = [body(dice, i) for i in range(count - ALONE)] + [long_body(i) for i in range(ALONE)]
+    test_same_answers(program, model, bodies, whole=count > 70)
+    test_ranks(program, model, bodies[-20:])
     test_repeats(program, model)
-    test_swaps(program, model, bodies[:12])
+    test_rollouts(program, model)
+    for mode in MODES:
+        test_swaps(program, model, bodies[:6] + bodies[-4:], mode)
     print("ok")
     return 0
 

@@ -34,7 +34,7 @@ class Server:
         self.log = pathlib.Path(self.scratch.name) / "log"
         with open(self.log, "w", encoding="utf-8") as log:
             self.process = subprocess.Popen(
-                [program, "serve", model, "--port", "0", "--state", "none", *more],
+                [program, "serve", model, "--port", "0", *([] if "--state" in more else ["--state", "none"]), *more],
                 stdout=subprocess.PIPE, stderr=log, text=True)
         for line in self.process.stdout:
             found = re.search(r"serves \S+ at (http://\S+:\d+)", line)

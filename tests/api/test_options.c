@@ -405,8 +405,6 @@ static void help_has_every_option(void **state)
         if (hzp_options_is_topic(topic))
             expect_help("help", topic, NULL, line, NULL);
     }
-    if (hzp_options_unknown())
-        fail_msg("the help lists %s", hzp_options_unknown());
     /* What the help of a benchmark lists exists: its own options, and the topics of others. */
     static const char *const bench[] = {"serve", "train", "coserve", "swap", "offline",
                                         "ops",   "loop",  "start",   "link", "replay"};

@@ -32,6 +32,7 @@ static const char *const limited[] = {
     "fill",
     "noise",
     "adamw",
+    "seq_loss",
 };
 
 /* Blocks for rows, tiles or parts; link_sum is on the link's stream, not on a lane's. */

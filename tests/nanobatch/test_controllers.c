@@ -45,8 +45,8 @@ static void test_credit(void **state)
     struct hzp_time_share share = {.turn = 0.5, .beside = INFINITY};
     /* Before the first decode-only step the predicted step time is used, then the average. */
     assert_true(near(hzp_credit_allows(&c, &share, false, 8 * MS), 4 * MS));
-    hzp_credit_usual(&c, false, 10 * MS);
-    hzp_credit_usual(&c, false, 26 * MS);
+    hzp_credit_usual(&c, 10 * MS);
+    hzp_credit_usual(&c, 26 * MS);
     assert_true(near(c.usual_ns, 11 * MS));
     assert_true(near(hzp_credit_allows(&c, &share, false, 8 * MS), 5.5 * MS));
     /* C = min(C + s serve - train, next): an item of 30 ms is paid back over three steps. */
@@ -69,17 +69,11 @@ static void test_credit_without_a_bound(void **state)
 {
     (void)state;
     struct hzp_credit c = {.credit_ns = -7, .usual_ns = 10 * MS};
-    struct hzp_time_share none = {INFINITY, INFINITY}, half = {0.5, INFINITY}, zero = {0, INFINITY};
+    struct hzp_time_share none = {INFINITY, INFINITY};
     assert_true(isinf(hzp_credit_allows(&c, &none, false, 1)));
     assert_true(hzp_credit_owes(&c, &none, false, 1e12) == 0);
     hzp_credit_settle(&c, &none, false, 10 * MS, 90 * MS, 5 * MS);
     assert_true(c.credit_ns == 0);
-    /* Beside serving, without train_max: training may take as long as serving does there; share
-       0: nothing. */
-    assert_true(near(hzp_credit_allows(&c, &half, true, 1), 10 * MS));
-    hzp_credit_usual(&c, true, 12 * MS);
-    assert_true(near(hzp_credit_allows(&c, &half, true, 1), 12 * MS));
-    assert_true(hzp_credit_allows(&c, &zero, true, 1) == 0);
 }
 
 static void test_floor_grows_with_age(void **state)

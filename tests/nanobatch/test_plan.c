@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The race checker: random plans whose waits are computed from the declared accesses pass; with
  * any needed wait removed they fail; chains cut in two keep their inner waits. */
+#include "nanobatch/model/product.h"
 #include "nanobatch/plan/plan.h"
 
+#include "base/arena.h"
 #include "base/err.h"
 #include "tests/links/links.h"
 
@@ -243,12 +245,70 @@ static void transfers_in_two_parts(void **state)
     hzp_link_close(link[1]);
 }
 
+/* c = a b by the product's own arguments, as one piece of a plan has them. */
+static void multiply(const struct hzp_matmul_args *m)
+{
+    const float *a = m->a.ptr, *b = m->b.ptr;
+    float *c = m->c.ptr;
+    for (int32_t i = 0; i < m->c.rows; i++)
+        for (int32_t j = 0; j < m->c.cols; j++) {
+            float sum = m->accumulate ? c[i * m->c.stride + j] : 0;
+            for (int32_t k = 0; k < m->a.cols; k++)
+                sum += a[i * m->a.stride + k] * b[k * m->b.stride + j];
+            c[i * m->c.stride + j] = sum;
+        }
+}
+
+/* A product of few rows and columns, and of sums so long that 64 rows take more than the quantum,
+ * is cut along its sums: no piece is much longer, and together they are the product. */
+static void long_sums_are_cut(void **state)
+{
+    (void)state;
+    enum { ROWS = 128, TERMS = 9000, COLUMNS = 4 };
+    const uint64_t quantum = 2000000;
+    float *a = hzp_xcalloc((size_t)ROWS * TERMS, sizeof(float));
+    float *b = hzp_xcalloc((size_t)TERMS * COLUMNS, sizeof(float));
+    float c[ROWS * COLUMNS];
+    uint32_t seed = 5;
+    struct hzp_plan plan;
+    for (int32_t i = 0; i < ROWS * TERMS; i++) /* small integers: any order has the same sum */
+        a[i] = (float)(next(&seed) % 7) - 3;
+    for (int32_t i = 0; i < TERMS * COLUMNS; i++)
+        b[i] = (float)(next(&seed) % 5) - 2;
+    memset(c, 0x7f, sizeof(c)); /* is not added to */
+    struct hzp_matmul_args all = {.a = {a, ROWS, TERMS, TERMS, HZP_F32},
+                                  .b = {b, TERMS, COLUMNS, COLUMNS, HZP_F32},
+                                  .c = {c, ROWS, COLUMNS, COLUMNS, HZP_F32}};
+    hzp_plan_init(&plan);
+    hzp_plan_add_matmul(&plan, quantum, &all);
+    assert_int_equal(plan.items, 5); /* four of 2048 terms, one of the rest */
+    for (int32_t i = 0; i < plan.items; i++) {
+        assert_true(hzp_op_cost(HZP_OP_matmul, plan.item[i].args).flops < 2 * quantum);
+        multiply(plan.item[i].args);
+    }
+    for (int32_t i = 0; i < ROWS; i++)
+        for (int32_t j = 0; j < COLUMNS; j++) {
+            float sum = 0;
+            for (int32_t k = 0; k < TERMS; k++)
+                sum += a[i * TERMS + k] * b[k * COLUMNS + j];
+            assert_true(c[i * COLUMNS + j] == sum);
+        }
+    all.c.type = HZP_BF16; /* would be rounded between the pieces */
+    hzp_plan_clear(&plan);
+    hzp_plan_add_matmul(&plan, quantum, &all);
+    for (int32_t i = 0; i < plan.items; i++)
+        assert_int_equal(((const struct hzp_matmul_args *)plan.item[i].args)->a.cols, TERMS);
+    hzp_plan_fini(&plan);
+    free(a);
+    free(b);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(random_plans),           cmocka_unit_test(one_lane_needs_no_waits),
         cmocka_unit_test(taking_a_range),         cmocka_unit_test(two_plans),
-        cmocka_unit_test(transfers_in_two_parts),
+        cmocka_unit_test(transfers_in_two_parts), cmocka_unit_test(long_sums_are_cut),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

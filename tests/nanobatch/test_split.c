@@ -166,6 +166,39 @@ static void test_beside_it_is_as_long_as_serving(void **state)
     assert_int_equal(run(4, 0, 10 * MS, MS), 0);
 }
 
+/* Serving takes 10 ms alone and 15 beside training: its mean rises by the share at most, and
+ * training runs in as many steps as that allows. */
+static void test_beside_serving_takes_longer_by_the_share(void **state)
+{
+    (void)state;
+    static const double share[] = {0.1, 0.25, 0.4, 1};
+    for (size_t s = 0; s < HZP_COUNT(share); s++) {
+        open_policy(&(struct hzp_policy){.train_share = share[s], .train_max = 1}, true);
+        double serve = 0, beside = 0;
+        for (int i = 0; i < 4000; i++) {
+            struct hzp_split_step step;
+            struct hzp_batch batch = {.rows = 4, .decode_segs = 4, .pos = pos};
+            hzp_split_begin(&split, &step, now_ns);
+            hzp_split_serve(&split, &step, &batch, &waits, true);
+            struct hzp_exec_times times = {.ns[HZP_TENANT_TRAIN] = items_within(&step, MS)};
+            hzp_split_taken(&split, &step, with_of(&times), (double)times.ns[HZP_TENANT_TRAIN]);
+            times.ns[HZP_TENANT_SERVE] = (step.beside ? 15 : 10) * MS;
+            memcpy(times.end_ns, times.ns, sizeof(times.ns));
+            if (times.ns[HZP_TENANT_TRAIN] > times.ns[HZP_TENANT_SERVE])
+                times.late_ns = times.ns[HZP_TENANT_TRAIN] - times.ns[HZP_TENANT_SERVE];
+            now_ns += times.ns[HZP_TENANT_SERVE];
+            hzp_split_ended(&split, &step, &times, now_ns, MS);
+            assert_true(split.pipeline.late_ns <=
+                        2 * MS); /* an item, and what the first steps guess */
+            serve += i < 1000 ? 0 : (double)times.ns[HZP_TENANT_SERVE];
+            beside += i >= 1000 && step.beside;
+        }
+        double expected = HZP_MIN(share[s] / 0.5, 63.0 / 64);
+        assert_true(serve <= 3000 * (1 + share[s]) * 10 * MS * 1.02);
+        assert_true(beside / 3000 > 0.9 * expected && beside / 3000 < 1.05 * expected);
+    }
+}
+
 static void test_gaps_are_filled_up_to_their_goal(void **state)
 {
     (void)state;
@@ -519,6 +552,7 @@ int main(void)
         cmocka_unit_test(test_prompts_come_first_but_not_for_ever),
         cmocka_unit_test(test_an_overrun_is_paid_back),
         cmocka_unit_test(test_beside_it_is_as_long_as_serving),
+        cmocka_unit_test(test_beside_serving_takes_longer_by_the_share),
         cmocka_unit_test(test_gaps_are_filled_up_to_their_goal),
         cmocka_unit_test(test_steps_are_shorter_where_places_are_scarce),
         cmocka_unit_test(test_beside_only_where_that_is_in_time),

@@ -231,7 +231,7 @@ static void one_wrong_field_is_refused(void **state)
                  {HEAD + 7, VOCAB, "next token"},
                  {HEAD + 8, 0x7fc00000, "weight"},
                  {32, 1, "losses"},
-                 {HEAD + 10, HZP_LOSS_KINDS, "no kind"},
+                 {HEAD + 10, HZP_LOSS_ALL, "no kind"},
                  {HEAD + 10, -1, "no kind"},
                  {HEAD + 11, 0, "out of range"},
                  {HEAD + 12, 0x7fc00000, "out of range"},

@@ -84,6 +84,38 @@ static void build_xent(struct oc_io *io, const struct oc_case *c)
 }
 
 /* rows, vocab, width, first row of the table: ids lie on both sides of it */
+/* rows, sequences; kinds by turns, pairs and halves of pairs, some of no rows */
+static void build_seq_loss(struct oc_io *io, const struct oc_case *c)
+{
+    static const int32_t kind[] = {HZP_LOSS_DPO,  HZP_LOSS_DPO, HZP_LOSS_IPO, HZP_LOSS_IPO,
+                                   HZP_LOSS_GSPO, HZP_LOSS_PPO, HZP_LOSS_DPO};
+    int32_t rows = c->p[0], seqs = c->p[1];
+    struct hzp_seq_loss_args a = {.seqs = seqs};
+    a.lp = oc_mat(io, "lp", 1, rows, HZP_F32, OC_IN);
+    oc_fill(io, &a.lp, 1, 1);
+    struct hzp_row_loss *how =
+        oc_bytes(io, "how", (size_t)rows * sizeof(struct hzp_row_loss), OC_IN);
+    int32_t *first = oc_array(io, "first", OC_I32, seqs + 1, OC_IN);
+    for (int32_t i = 0; i <= seqs; i++)
+        first[i] = i == seqs ? rows : i % 5 == 3 ? first[i - 1] : rows * i / seqs;
+    for (int32_t i = 0; i < seqs; i++)
+        for (int32_t r = first[i]; r < first[i + 1]; r++)
+            how[r] = (struct hzp_row_loss){.kind = kind[i % HZP_COUNT(kind)],
+                                           .inv_temperature = 1,
+                                           .old = oc_get(&a.lp, 0, r) + 0.05f * (float)(i % 3 - 1),
+                                           .advantage = i % 2 ? -1 : 1,
+                                           .reference = (float)oc_uniform(io) - 2,
+                                           .kl = 0.25f,
+                                           .low = 3e-4f,
+                                           .high = 4e-4f,
+                                           .beta = 0.5f};
+    a.how = how;
+    a.first = first;
+    a.out = oc_bytes(io, "out", (size_t)rows * sizeof(*a.out), OC_OUT);
+    oc_args(io, &a, sizeof(a));
+    oc_what(io, "%d rows of %d", rows, seqs);
+}
+
 static void build_embed_bwd(struct oc_io *io, const struct oc_case *c)
 {
     int32_t rows = c->p[0], vocab = c->p[1], width = c->p[2];
@@ -209,6 +241,13 @@ static void build_colsum(struct oc_io *io, const struct oc_case *c)
             __VA_ARGS__                                                                            \
         }                                                                                          \
     }
+#define SEQUENCES(flags, ...)                                                                      \
+    {                                                                                              \
+        HZP_OP_seq_loss, build_seq_loss, HZP_F32, flags,                                           \
+        {                                                                                          \
+            __VA_ARGS__                                                                            \
+        }                                                                                          \
+    }
 #define EMBED(flags, ...)                                                                          \
     {                                                                                              \
         HZP_OP_embed_bwd, build_embed_bwd, HZP_F32, flags,                                         \
@@ -280,6 +319,11 @@ const struct oc_case oc_cases_grad[] = {
     XENT(OC_BENCH, 256, 32000, 4),
     XENT(OC_BENCH, 256, 32000, 4, 0, 1),
     XENT(OC_BENCH, 256, 32000, 4, 0, 2),
+
+    SEQUENCES(0, 1, 1),
+    SEQUENCES(0, 40, 7),
+    SEQUENCES(0, 300, 23),
+    SEQUENCES(0, 1000, 2),
 
     EMBED(0, 1, 1, 1),
     EMBED(0, 0, 7, 8),

@@ -719,7 +719,7 @@ int oc_facts(struct oc_target *target, const char *pattern, bool slow)
         failures += fact_not_finite(target, io, result);
         failures += fact_alone(target, io, result);
     }
-    if (oc_wanted(pattern, HZP_OP_xent))
+    if (oc_wanted(pattern, HZP_OP_xent) || oc_wanted(pattern, HZP_OP_seq_loss))
         failures += oc_facts_loss(target, io, result);
     if (oc_wanted(pattern, HZP_OP_matmul))
         failures += fact_codes(target, io, result);

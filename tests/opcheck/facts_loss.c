@@ -119,6 +119,100 @@ static const char *same_bits(struct oc_target *target, struct oc_io *io, uint8_t
     return NULL;
 }
 
+/* The rows of losses.h that belong to sequences, or one pair made of the first of them. */
+static struct hzp_seq_loss_args make_sequences(struct oc_io *io)
+{
+    struct hzp_seq_loss_args a = {.seqs = SEQUENCES};
+    oc_io_reset(io, 1, false);
+    a.lp = oc_mat(io, "lp", 1, SEQUENCE_ROWS, HZP_F32, OC_IN);
+    struct hzp_row_loss *how = oc_bytes(io, "how", SEQUENCE_ROWS * sizeof(*how), OC_IN);
+    int32_t *first = oc_array(io, "first", OC_I32, SEQUENCES + 1, OC_IN);
+    for (int32_t r = 0; r < SEQUENCE_ROWS; r++) {
+        oc_put(&a.lp, 0, r, sequences[r].lp);
+        how[r] = sequences[r].how;
+        first[sequences[r].document + 1] = r + 1;
+    }
+    first[0] = 0;
+    a.how = how;
+    a.first = first;
+    a.out = oc_bytes(io, "out", SEQUENCE_ROWS * sizeof(*a.out), OC_OUT);
+    return a;
+}
+
+static const struct hzp_row_loss *run_sequences(struct oc_target *target, struct oc_io *io,
+                                                uint8_t *result, struct hzp_seq_loss_args *a)
+{
+    oc_args(io, a, sizeof(*a));
+    if (oc_target_run(target, HZP_OP_seq_loss, io, result) < 0)
+        return NULL;
+    return (const struct hzp_row_loss *)(result + ((const uint8_t *)a->out - io->image));
+}
+
+static const char *compare_sequences(struct oc_target *target, struct oc_io *io, uint8_t *result)
+{
+    static char text[128];
+    struct hzp_seq_loss_args a = make_sequences(io);
+    const struct hzp_row_loss *out = run_sequences(target, io, result, &a);
+    for (int32_t r = 0; out && r < SEQUENCE_ROWS; r++) {
+        double kl = 0, d = (double)out[r].reference - (double)sequences[r].lp;
+        if (out[r].kl != 0) /* what xent adds */
+            kl = (double)out[r].kl * (exp(d) - 1);
+        if (far(out[r].advantage + (float)kl, sequences[r].slope) ||
+            (out[r].kl == 0 && far(out[r].old, sequences[r].loss))) {
+            snprintf(text, sizeof(text), "row %d: loss %g for %g, slope %g for %g", r,
+                     (double)out[r].old, (double)sequences[r].loss, (double)out[r].advantage + kl,
+                     (double)sequences[r].slope);
+            return text;
+        }
+    }
+    return out ? NULL : "the op failed";
+}
+
+/* At first, when nothing was learned, DPO is log 2 to the last bit; a pair that is turned round has
+ * the slopes of the other sign; the slope is that of finite differences. */
+static const char *about_pairs(struct oc_target *target, struct oc_io *io, uint8_t *result)
+{
+    float slope[2], value[2];
+    struct hzp_seq_loss_args a = make_sequences(io);
+    struct hzp_row_loss *how = (struct hzp_row_loss *)a.how;
+    for (int32_t r = 0; r < a.first[2]; r++)
+        how[r].reference = sequences[r].lp;
+    const struct hzp_row_loss *out = run_sequences(target, io, result, &a);
+    if (!out || out[0].old != (float)log(2))
+        return "DPO begins at another value than log 2";
+    for (int turned = 0; turned < 2; turned++) { /* the second pair of DPO: of 1 and 2 rows */
+        int32_t pair = 0;
+        a = make_sequences(io);
+        how = (struct hzp_row_loss *)a.how;
+        while (sequences[a.first[pair]].how.kind != HZP_LOSS_DPO || pair < 2)
+            pair++;
+        int32_t at = a.first[pair], rows[2] = {1, 2};
+        for (int32_t k = 0; k < 3 && turned; k++) { /* the rejected one first, as the chosen */
+            int32_t from = at + (k + 1) % 3;
+            oc_put(&a.lp, 0, at + k, sequences[from].lp);
+            how[at + k].reference = sequences[from].how.reference;
+            how[at + k].advantage = k < 2 ? 1 : -1;
+            ((int32_t *)a.first)[pair + 1] = at + 2;
+        }
+        out = run_sequences(target, io, result, &a);
+        slope[turned] = out[at + (turned ? rows[1] : 0)].advantage;
+        value[turned] = out[at].old;
+    }
+    float beta = 0.7f, odds = expf(value[0]) - 1,
+          back = expf(value[1]) - 1; /* e^(-beta D), e^(beta D) */
+    if (fabsf(odds * back - 1) > 1e-4f || far(slope[0] - slope[1], beta) || slope[0] < 0)
+        return "a pair that is turned round has other slopes";
+    a = make_sequences(io);
+    oc_put(&a.lp, 0, 0, sequences[0].lp + 0.01f);
+    float up = run_sequences(target, io, result, &a)[0].old;
+    a = make_sequences(io);
+    oc_put(&a.lp, 0, 0, sequences[0].lp - 0.01f);
+    float down = run_sequences(target, io, result, &a)[0].old;
+    return fabsf((down - up) / 0.02f - sequences[0].slope) > 1e-3f
+               ? "another slope than differences'"
+               : NULL;
+}
+
 static int verdict(struct oc_target *target, const char *what, const char *broken)
 {
     oc_report(!broken, "xent", target->name, what, "%s", broken ? broken : "");
@@ -128,6 +222,8 @@ static int verdict(struct oc_target *target, const char *what, const char *broke
 int oc_facts_loss(struct oc_target *target, struct oc_io *io, uint8_t *result)
 {
     int failures = verdict(target, "as PyTorch", compare(target, io, result, NONE)) +
+                   verdict(target, "sequences as PyTorch", compare_sequences(target, io, result)) +
+                   verdict(target, "pairs", about_pairs(target, io, result)) +
                    verdict(target, "is as xent", same_bits(target, io, result));
     const char *unseen = NULL;
     for (enum fault fault = SIGN; fault < FAULTS; fault++)

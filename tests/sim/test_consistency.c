@@ -217,6 +217,7 @@ static void open_day(struct day *d)
         .rewarm_rows = once_in(d, 2) ? between(d, 1, 200) : 0,
         .lookup_max = once_in(d, 2) ? between(d, 1, HZP_LOOKUP_MAX) : 0,
         .guess_by_depth = d->seed % 3 == 0,
+        .history = d->seed % 3 == 1,
         .guess_every = 2,
         .pin_ns = (uint64_t)between(d, 1, 120),
         .admission = seeded(&d->random, 4) ? HZP_ADMIT_PREDICTED : HZP_ADMIT_WORST_CASE};

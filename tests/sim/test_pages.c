@@ -351,6 +351,7 @@ static void choose_day(struct day *d)
         .edits_max = 64,
         .lookup_max = d->seed % 2 ? 1 + (int32_t)d->seed % HZP_LOOKUP_MAX : 0,
         .guess_by_depth = d->seed % 3 == 0,
+        .history = d->seed % 3 == 1,
         .guess_every = 2,
         .admission = d->seed % 8 == 7 && !d->sabotage ? HZP_ADMIT_WORST_CASE : HZP_ADMIT_PREDICTED};
     open_engine(d);

@@ -313,6 +313,7 @@ static void open_day(struct day *d)
         .rewarm_rows = seeded(&d->random, 2) ? between(d, 1, 200) : 0,
         .lookup_max = seeded(&d->random, 2) ? between(d, 1, HZP_LOOKUP_MAX) : 0,
         .guess_by_depth = d->seed % 3 == 0,
+        .history = d->seed % 3 == 1,
         .guess_every = 2,
         .admission = seeded(&d->random, 4) ? HZP_ADMIT_PREDICTED : HZP_ADMIT_WORST_CASE};
     if (hzp_device_open(&(struct hzp_device_config){.name = "ref"}, &d->dev, &err) < 0)

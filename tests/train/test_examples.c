@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "tests/train/accept.h"
-#include "api/learn/examples.h"
+#include "api/learn/examples_parts.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -496,6 +496,139 @@ static void test_too_long(void **state)
     hzp_examples_free(sample, count);
 }
 
+/* What a body of pairs gives; HZP_EINVAL: it was refused. */
+static int read_pairs(const char *body, struct hzp_sample ***ret, int32_t *ret_count,
+                      struct hzp_err_text *err)
+{
+    struct hzp_parse p = {.ex = &ex, .pairs = true, .reterr = err};
+    return hzp_parse_take(&p, hzp_parse_body(&p, body, strlen(body), NULL), ret, ret_count);
+}
+
+static void refuse_pair(const char *body, const char *param, const char *word)
+{
+    struct hzp_sample **sample;
+    struct hzp_err_text err = {{0}, {0}};
+    int32_t count;
+    assert_int_equal(read_pairs(body, &sample, &count, &err), HZP_EINVAL);
+    if (strcmp(err.param, param) || !strstr(err.text, word))
+        fail_msg("\"%s\" (%s) does not say \"%s\" (%s)", err.text, err.param, word, param);
+}
+
+#define PAIR(more)      "{\"prompt\": \"hello\", \"chosen\": \"ab\", \"rejected\": \"c\"" more "}"
+#define SAID(who, what) "{\"role\": \"" who "\", \"content\": \"" what "\"}"
+
+/* A pair is one sample: both answers with their prompt, in the tokens that each has alone. */
+static void test_pairs(void **state)
+{
+    static const int32_t want[] = {259, 'a', 'b', 264, HZP_PAIR_CUT, 259, 'c', 264};
+    static const uint8_t learn[] = {0, 1, 1, 1, 0, 0, 1, 1};
+    struct hzp_sample **sample;
+    struct hzp_err_text err = {{0}, {0}};
+    int32_t count;
+    refuse(PAIR(""), "lines[1]", "measured nowhere");
+    assert_int_equal(
+        read_pairs(PAIR(", \"loss\": {\"kind\": \"ipo\", \"beta\": 0.5}"), &sample, &count, &err),
+        HZP_OK);
+    assert_int_equal(count, 1);
+    assert_int_equal(sample[0]->count, 8);
+    assert_int_equal(hzp_sample_first(sample[0]), 4);
+    assert_memory_equal(sample[0]->token, want, sizeof(want));
+    assert_memory_equal(sample[0]->learn, learn, sizeof(learn));
+    for (int32_t i = 0; i < 8; i++) {
+        if (!learn[i])
+            continue;
+        assert_int_equal(sample[0]->how[i].kind, HZP_LOSS_IPO);
+        assert_true(sample[0]->how[i].beta == 0.5f && sample[0]->weight[i] == 32);
+        assert_true(sample[0]->how[i].advantage == (i < 4 ? 1 : -1));
+    }
+    hzp_examples_free(sample, count);
+    /* TRL's conversations, with a prompt and without, and OpenAI's say the same */
+    static const char *const same[] = {
+        "{\"prompt\": [" SAID("user", "a") "], \"chosen\": [" SAID(
+            "assistant", "b") "], "
+                              "\"rejected\": [" SAID("assistant", "c") "]}",
+        "{\"chosen\": [" SAID("user", "a") ", " SAID(
+            "assistant", "b") "], "
+                              "\"rejected\": [" SAID("user", "a") ", " SAID("assistant", "c") "]}",
+        "{\"input\": {\"messages\": [" SAID("user", "a") "]}, \"preferred_output\": [" SAID(
+            "assistant", "b") "], \"non_preferred_output\": [" SAID("assistant", "c") "]}"};
+    ex.tokens_max = 100;
+    struct hzp_sample *first = NULL;
+    for (int i = 0; i < HZP_COUNT(same); i++) {
+        if (read_pairs(same[i], &sample, &count, &err) < 0)
+            fail_msg("%s", err.text);
+        assert_int_equal(count, 1);
+        assert_true(hzp_sample_first(sample[0]) < sample[0]->count);
+        if (first) {
+            assert_int_equal(sample[0]->count, first->count);
+            assert_memory_equal(sample[0]->token, first->token, (size_t)first->count * 4);
+            assert_memory_equal(sample[0]->learn, first->learn, (size_t)first->count);
+            assert_memory_equal(sample[0]->how, first->how,
+                                (size_t)first->count * sizeof(*first->how));
+        } else {
+            first = hzp_sample_create_losses(sample[0]->token, sample[0]->learn, NULL,
+                                             sample[0]->how, sample[0]->count);
+        }
+        hzp_examples_free(sample, count);
+    }
+    hzp_sample_destroy(first);
+}
+
+static void test_pairs_refused(void **state)
+{
+    refuse_pair("{\"prompt\": \"a\", \"chosen\": \"b\"}", "lines[1].rejected",
+                "chosen and rejected");
+    refuse_pair(
+        "{\"prompt\": \"a\", \"chosen\": \"b\", \"rejected\": [" SAID("assistant", "c") "]}",
+        "lines[1].rejected", "texts, or lists");
+    refuse_pair("{\"prompt\": \"a\", \"chosen\": \"b\", \"rejected\": \"\"}", "lines[1].rejected",
+                "no tokens");
+    refuse_pair(PAIR(", \"reward\": 1"), "lines[1].reward", "not a field");
+    refuse_pair(PAIR(", \"text\": \"x\""), "lines[1]", "either");
+    refuse_pair(PAIR(", \"loss\": {\"kind\": \"ppo\"}"), "lines[1].loss.kind", "dpo or ipo");
+    refuse_pair(PAIR(", \"loss\": {\"kind\": \"dpo\", \"beta\": 0}"), "lines[1].loss.beta",
+                "0.0001");
+    refuse_pair(PAIR(", \"loss\": {\"kind\": \"dpo\", \"kl\": 1}"), "lines[1].loss", "not kl");
+    refuse_pair("{\"input\": \"a\", \"preferred_output\": [], \"non_preferred_output\": []}",
+                "lines[1].input", "messages");
+    refuse_pair("{\"tokens\": [1, 2], \"loss\": {\"kind\": \"dpo\"}, \"logprobs\": 0, "
+                "\"advantages\": 1}",
+                "lines[1].loss.kind", "gspo");
+    refuse_pair("{\"prompt\": \"0123456789\", \"chosen\": \"abcdefgh\", \"rejected\": "
+                "\"ijklmnopq\"}",
+                "lines[1]", "at least 40 tokens");
+    /* eight fit into a body, a ninth does not */
+    char body[1024] = "";
+    for (int i = 0; i < 9; i++)
+        strcat(body, PAIR("") "\n");
+    refuse_pair(body, "lines[9]", "more than 8 examples");
+}
+
+/* Of both prompts of a file's pair as many tokens are cut. */
+static void test_pairs_too_long(void **state)
+{
+    static const char body[] =
+        "{\"prompt\": \"0123456789\", \"chosen\": \"abcdefgh\", \"rejected\": \"ijklmnopq\"}\n"
+        "{\"prompt\": \"a\", \"chosen\": \"0123456789abcdefghij\", \"rejected\": "
+        "\"0123456789abcdefghijABCDEFGHIJ\"}\n" PAIR("") "\n";
+    struct hzp_sample **sample = NULL;
+    struct hzp_err_text err;
+    int32_t count = 0;
+    ex.pairs = true;
+    ex.too_long = HZP_TOO_LONG_FAIL;
+    assert_int_equal(load("p.jsonl", body, &sample, &count, &err), HZP_EINVAL);
+    expect_text(&err, "2 of 3 examples have more than the 33 tokens");
+    ex.too_long = HZP_TOO_LONG_CUT;
+    assert_int_equal(load("p.jsonl", body, &sample, &count, &err), HZP_OK);
+    assert_int_equal(count, 2);
+    assert_int_equal(sample[0]->count, 32); /* 40, less 4 of each prompt */
+    assert_int_equal(hzp_sample_first(sample[0]), 6 + 9);
+    assert_int_equal(sample[0]->token[0], '4');
+    assert_int_equal(sample[0]->token[16], '4');
+    hzp_examples_free(sample, count);
+    ex.pairs = false;
+}
+
 /* With a token that every text begins with, that stays. */
 static void test_too_long_pieces(void **state)
 {
@@ -588,6 +721,9 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_forms, open_bytes, close_all),
         cmocka_unit_test_setup_teardown(test_shapes, open_bytes, close_all),
+        cmocka_unit_test_setup_teardown(test_pairs, open_bytes, close_all),
+        cmocka_unit_test_setup_teardown(test_pairs_refused, open_bytes, close_all),
+        cmocka_unit_test_setup_teardown(test_pairs_too_long, open_bytes, close_all),
         cmocka_unit_test_setup_teardown(test_boundary, open_bytes, close_all),
         cmocka_unit_test_setup_teardown(test_boundary_pieces, open_pieces, close_all),
         cmocka_unit_test_setup_teardown(test_refusals_pieces, open_pieces, close_all),

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include "base/words.h"
 #include "text/chat/structure_parts.h"
 #include "text/grammar/schema.h"
 
@@ -147,17 +148,13 @@ static json_t *required_of(const json_t *parameters)
 static int add_glm_arguments(const struct hzp_making *m, const json_t *parameters, int32_t from,
                              int32_t *ret)
 {
-    static const char *const known[] = {"type",  "required",    "additionalProperties",
-                                        "title", "description", "$schema",
-                                        "$defs", "definitions"};
+    static const char known[] = "type properties required additionalProperties title description "
+                                "$schema $defs definitions";
     const char *name;
     json_t *schema;
     json_object_foreach((json_t *)parameters, name, schema)
     {
-        bool fits = !strcmp(name, "properties");
-        for (int i = 0; i < HZP_COUNT(known); i++)
-            fits |= !strcmp(name, known[i]);
-        if (!fits)
+        if (!hzp_among(known, name))
             return hzp_fail(m->reterr, HZP_EINVAL,
                             "schema: %.64s is not supported in GLM's form, where parameters have "
                             "properties only",

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "text/grammar/regex.h"
-#include "text/grammar/regular.h"
 
 #include <string.h>
 
@@ -533,4 +532,15 @@ int hzp_regex_rules(struct hzp_rules *rules, int32_t from, const char *text, siz
     hzp_rules_empty(rules, from, part.from);
     *ret = part.to;
     return HZP_OK;
+}
+
+int hzp_regex_regular(const char *text, size_t bytes, enum hzp_spelling spelling, bool search,
+                      struct hzp_regular **ret, struct hzp_err_text *reterr)
+{
+    struct hzp_rules *rules = hzp_rules_create();
+    int32_t from = hzp_rules_node(rules), to;
+    int r = hzp_regex_rules(rules, from, text, bytes, spelling, search, &to, reterr);
+    *ret = r == HZP_OK ? hzp_regular_create(rules, from, to) : NULL;
+    hzp_rules_destroy(rules);
+    return r;
 }

@@ -16,6 +16,7 @@
 #pragma once
 
 #include "text/grammar/codes.h"
+#include "text/grammar/regular.h"
 
 enum { HZP_REGEX_BYTES_MAX = 1 << 16, HZP_REGEX_DEPTH_MAX = 200 };
 
@@ -25,3 +26,8 @@ enum { HZP_REGEX_BYTES_MAX = 1 << 16, HZP_REGEX_DEPTH_MAX = 200 };
 int hzp_regex_rules(struct hzp_rules *rules, int32_t from, const char *text, size_t bytes,
                     enum hzp_spelling spelling, bool search, int32_t *ret,
                     struct hzp_err_text *reterr);
+
+/* What the expression takes by itself, owned by the caller; NULL: too large.  HZP_EINVAL: likewise.
+ */
+int hzp_regex_regular(const char *text, size_t bytes, enum hzp_spelling spelling, bool search,
+                      struct hzp_regular **ret, struct hzp_err_text *reterr);

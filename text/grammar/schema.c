@@ -2,72 +2,24 @@
 /* text/grammar/schema.c - keeps the items of a JSON Schema, and makes the rules of plain ones. */
 #include "base/arena.h"
 #include "base/json.h"
+#include "base/words.h"
 #include "text/grammar/schema_parts.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-static const char *const annotations[] = {"$schema",
-                                          "$id",
-                                          "id",
-                                          "$comment",
-                                          "title",
-                                          "description",
-                                          "default",
-                                          "examples",
-                                          "example",
-                                          "readOnly",
-                                          "writeOnly",
-                                          "deprecated",
-                                          "$defs",
-                                          "definitions",
-                                          "contentEncoding",
-                                          "contentMediaType",
-                                          "contentSchema",
-                                          "discriminator",
-                                          "externalDocs",
-                                          "xml",
-                                          NULL};
+static const char annotations[] =
+    "$schema $id id $comment title description default examples example readOnly writeOnly "
+    "deprecated $defs definitions contentEncoding contentMediaType contentSchema "
+    "discriminator externalDocs xml";
 
-static const char *const known[] = {"type",
-                                    "nullable",
-                                    "enum",
-                                    "const",
-                                    "$ref",
-                                    "anyOf",
-                                    "oneOf",
-                                    "allOf",
-                                    "not",
-                                    "if",
-                                    "then",
-                                    "else",
-                                    "dependentRequired",
-                                    "dependentSchemas",
-                                    "dependencies",
-                                    "properties",
-                                    "patternProperties",
-                                    "propertyNames",
-                                    "required",
-                                    "additionalProperties",
-                                    "minProperties",
-                                    "maxProperties",
-                                    "items",
-                                    "prefixItems",
-                                    "additionalItems",
-                                    "minItems",
-                                    "maxItems",
-                                    "uniqueItems",
-                                    "minLength",
-                                    "maxLength",
-                                    "pattern",
-                                    "format",
-                                    "minimum",
-                                    "maximum",
-                                    "exclusiveMinimum",
-                                    "exclusiveMaximum",
-                                    "multipleOf",
-                                    NULL};
+static const char known[] =
+    "type nullable enum const $ref anyOf oneOf allOf not if then else dependentRequired "
+    "dependentSchemas dependencies properties patternProperties propertyNames required "
+    "additionalProperties minProperties maxProperties items prefixItems additionalItems "
+    "minItems maxItems uniqueItems minLength maxLength pattern format minimum maximum "
+    "exclusiveMinimum exclusiveMaximum multipleOf";
 
 enum {
     LOOKS_MAX = 1 << 20,
@@ -77,17 +29,9 @@ enum {
     LISTED_MAX = 1 << 20, /* entries of all lists */
 };
 
-static bool is_one_of(const char *name, const char *const *list)
-{
-    for (; *list; list++)
-        if (!strcmp(name, *list))
-            return true;
-    return false;
-}
-
 bool hzp_schema_is_annotation(const char *keyword)
 {
-    return is_one_of(keyword, annotations) || !strncmp(keyword, "x-", 2);
+    return hzp_among(annotations, keyword) || !strncmp(keyword, "x-", 2);
 }
 
 int hzp_schema_refuse(const struct hzp_schema *s, const struct hzp_schema_item *at,
@@ -253,7 +197,7 @@ static int check_keywords(const struct hzp_schema *s, const struct hzp_schema_it
     json_t *value;
     json_object_foreach((json_t *)schema, key, value)
     {
-        if (!hzp_schema_is_annotation(key) && !is_one_of(key, known))
+        if (!hzp_schema_is_annotation(key) && !hzp_among(known, key))
             return hzp_schema_refuse(s, at, key, "is not supported");
     }
     const json_t *type = json_object_get(schema, "type");

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* text/grammar/schema_kinds.c - which types a schema's values can have, and whether two schemas
  * exclude each other. */
+#include "base/words.h"
 #include "text/grammar/schema_parts.h"
 
 #include <string.h>
@@ -9,13 +10,9 @@ enum { DEPTH_MAX = 16, VALUES_MAX = 1 << 20 /* pairs */ };
 
 static int named(const char *name)
 {
-    static const char *const names[] = {"null",   "boolean", "integer", "number",
-                                        "string", "array",   "object"};
-    for (int i = 0; i < HZP_COUNT(names); i++)
-        if (!strcmp(name, names[i]))
-            return names[i][0] == 'n' && names[i][2] == 'm' ? HZP_TYPE_INTEGER | HZP_TYPE_NUMBER
-                                                            : 1 << i;
-    return 0;
+    int at = hzp_word_at("null boolean integer number string array object", name, strlen(name));
+    int type = at < 0 ? 0 : 1 << at;
+    return type == HZP_TYPE_NUMBER ? HZP_TYPE_INTEGER | HZP_TYPE_NUMBER : type;
 }
 
 int hzp_type_mask(const json_t *type)

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* text/grammar/schema_number.c - numbers of a schema, with their bounds: an automaton for each
  * bound, over the digits as they are written, and what these have in common. */
+#include "text/grammar/regex.h"
 #include "text/grammar/schema_parts.h"
 
 #include <ctype.h>
@@ -67,151 +68,96 @@ static void add_digits(struct hzp_rules *rules, int32_t from, int lo, int hi, in
         hzp_rules_bytes(rules, from, (uint8_t)lo, (uint8_t)hi, to);
 }
 
-/* A node from which n more digits of any kind lead to `to`. */
-static int32_t free_digits(struct hzp_rules *rules, size_t n, int32_t to)
+/* What a regular expression takes that is written in between. */
+struct regex {
+    FILE *out;
+    char *text;
+    size_t bytes;
+};
+
+static void begin(struct regex *r)
 {
-    for (size_t i = 0; i < n; i++) {
-        int32_t node = hzp_rules_node(rules);
-        add_digits(rules, node, '0', '9', to);
-        to = node;
-    }
-    return to;
+    r->out = open_memstream(&r->text, &r->bytes);
+    HZP_ASSERT(r->out);
+}
+
+static struct hzp_regular *end(struct regex *r)
+{
+    struct hzp_regular *made;
+    fclose(r->out);
+    hzp_regex_regular(r->text, r->bytes, HZP_SPELL_PLAIN, false, &made, NULL);
+    free(r->text);
+    return made;
 }
 
 /* Sizes of at most so many digits on each side of the point, or `total` in all (0: no bound). */
 static struct hzp_regular *all_sizes(bool integer, int total)
 {
-    enum { N = HZP_JSON_DIGITS_MAX };
-    struct hzp_rules *rules = hzp_rules_create();
-    int32_t from = hzp_rules_node(rules), to = hzp_rules_node(rules);
-    int most = total ? total : N, behind = total ? total : N;
-    int32_t zero = hzp_rules_node(rules), whole = hzp_rules_node(rules);
-    add_digits(rules, from, '0', '0', zero);
-    add_digits(rules, from, '1', '9', whole);
+    struct regex r;
+    int most = total ? total : HZP_JSON_DIGITS_MAX;
+    begin(&r);
     for (int n = 1; n <= most; n++) {
-        for (int z = 0; z < (n == 1 ? 2 : 1); z++) {
-            int32_t at = z ? zero : whole, digit;
-            hzp_rules_empty(rules, at, to);
-            digit = integer ? -1 : hzp_rules_text(rules, at, ".", 1);
-            for (int f = 0; digit >= 0 && f < (total ? behind - n : behind); f++) {
-                int32_t next = hzp_rules_node(rules);
-                add_digits(rules, digit, '0', '9', next);
-                hzp_rules_empty(rules, next, to);
-                digit = next;
-            }
-        }
-        int32_t next = hzp_rules_node(rules);
-        add_digits(rules, whole, '0', '9', next);
-        whole = next;
+        int behind = integer ? 0 : total ? total - n : most;
+        fprintf(r.out, n == 1 ? "(?:0|[1-9])" : "|[1-9]\\d{%d}", n - 1);
+        if (behind)
+            fprintf(r.out, "(?:\\.\\d{1,%d})?", behind);
     }
-    struct hzp_regular *made = hzp_regular_create(rules, from, to);
-    hzp_rules_destroy(rules);
-    return made;
+    return end(&r);
 }
 
-/* What is added to the rules of one bound on sizes. */
-struct sizes {
-    struct hzp_rules *rules;
-    int32_t to;
-    int32_t fraction; /* behind the whole part: any fraction, or none */
-    int32_t any;      /* within a fraction: anything more */
-    bool above, open;
-};
+#define NOTHING  "[^\\x00-\\u{10FFFF}]"
+#define FRACTION "(?:\\.\\d*)?" /* any, or none */
 
-/* Zeros, if any, and (rest) then another digit and anything. */
-static void add_zeros(struct sizes *s, int32_t from, bool rest)
+/* `before`, the first n digits, one that is above the next or, from `least` on, below it; `rest`.
+ */
+static void add_beside(const struct regex *r, const char *before, const char *digits, int n,
+                       int least, bool above, const char *rest)
 {
-    int32_t zeros = hzp_rules_node(s->rules);
-    hzp_rules_empty(s->rules, from, zeros);
-    add_digits(s->rules, zeros, '0', '0', zeros);
-    if (rest)
-        add_digits(s->rules, zeros, '1', '9', s->any);
-    else
-        hzp_rules_empty(s->rules, zeros, s->to);
-}
-
-/* The whole part is the bound's. */
-static void add_fraction(struct sizes *s, int32_t from, const char *fraction)
-{
-    int32_t at = hzp_rules_text(s->rules, from, ".", 1);
-    size_t n = strlen(fraction);
-    if (n ? !s->above : !s->open)
-        hzp_rules_empty(s->rules, from, s->to);
-    if (!n && s->above && !s->open) {
-        hzp_rules_empty(s->rules, from, s->fraction);
-        return;
-    }
-    for (size_t i = 0; i < n; i++) {
-        int32_t next = hzp_rules_node(s->rules);
-        if (s->above)
-            add_digits(s->rules, at, fraction[i] + 1, '9', s->any);
-        else
-            add_digits(s->rules, at, '0', fraction[i] - 1, s->any);
-        add_digits(s->rules, at, fraction[i], fraction[i], next);
-        if (!s->above && i + 1 < n)
-            hzp_rules_empty(s->rules, next, s->to);
-        at = next;
-    }
-    if (s->above && !s->open)
-        hzp_rules_empty(s->rules, at, s->any);
-    else if (s->above)
-        add_zeros(s, at, true);
-    else if (!s->open)
-        add_zeros(s, at, false);
+    int lo = above ? digits[n] + 1 : least, hi = above ? '9' : digits[n] - 1;
+    if (lo <= hi)
+        fprintf(r->out, "|%s%.*s[%c-%c]%s", before, n, digits, lo, hi, rest);
 }
 
 /* Sizes above, or below, the bound's; open: without it.  Digits without number are taken. */
 static struct hzp_regular *sizes_beside(const struct decimal *c, bool above, bool open)
 {
-    struct sizes s = {.rules = hzp_rules_create(), .above = above, .open = open};
-    struct hzp_rules *rules = s.rules;
-    int32_t from = hzp_rules_node(rules), at = from;
-    size_t n = strlen(c->whole);
-    s.to = hzp_rules_node(rules);
-    s.fraction = hzp_rules_node(rules);
-    s.any = hzp_rules_node(rules);
-    hzp_rules_empty(rules, s.fraction, s.to);
-    hzp_rules_empty(rules, hzp_rules_text(rules, s.fraction, ".", 1), s.any);
-    add_digits(rules, s.any, '0', '9', s.any);
-    hzp_rules_empty(rules, s.any, s.to);
-    for (size_t i = 0; i < n; i++) {
-        int32_t next = hzp_rules_node(rules);
-        if (above)
-            add_digits(rules, at, c->whole[i] + 1, '9', free_digits(rules, n - i - 1, s.fraction));
-        else
-            add_digits(rules, at, i || n == 1 ? '0' : '1', c->whole[i] - 1,
-                       free_digits(rules, n - i - 1, s.fraction));
-        add_digits(rules, at, c->whole[i], c->whole[i], next);
-        at = next;
+    struct regex r;
+    char rest[48], point[DECIMAL + 4];
+    int n = (int)strlen(c->whole), m = (int)strlen(c->fraction);
+    begin(&r);
+    fputs(NOTHING, r.out);
+    for (int i = 0; i < n; i++) {
+        snprintf(rest, sizeof(rest), "\\d{%d}" FRACTION, n - i - 1);
+        add_beside(&r, "", c->whole, i, i || n == 1 ? '0' : '1', above, rest);
     }
-    add_fraction(&s, at, c->fraction);
-    if (above) { /* more digits */
-        int32_t more = free_digits(rules, n, s.fraction);
-        add_digits(rules, from, '1', '9', more);
-        add_digits(rules, more, '0', '9', more);
+    snprintf(point, sizeof(point), "%s\\.", c->whole);
+    for (int i = 0; i < m; i++) {
+        add_beside(&r, point, c->fraction, i, '0', above, "\\d*");
+        if (!above && i) /* what the bound begins with is below it */
+            fprintf(r.out, "|%s%.*s", point, i, c->fraction);
     }
-    for (size_t few = 1; !above && few < n; few++) {
-        int32_t rest = free_digits(rules, few - 1, s.fraction);
-        add_digits(rules, from, few == 1 ? '0' : '1', '9', rest);
-    }
-    struct hzp_regular *made = hzp_regular_create(rules, from, s.to);
-    hzp_rules_destroy(rules);
-    return made;
+    if (above && !m && !open)
+        fprintf(r.out, "|%s" FRACTION, c->whole);
+    else if (above)
+        fprintf(r.out, "|%s%s%s", point, c->fraction, open ? "0*[1-9]\\d*" : "\\d*");
+    else if (!open)
+        fprintf(r.out, "|%s%s0*", point, c->fraction);
+    if (!above && (m || !open))
+        fprintf(r.out, "|%s", c->whole);
+    if (above)
+        fprintf(r.out, "|[1-9]\\d{%d,}" FRACTION, n);
+    for (int few = 1; !above && few < n; few++)
+        fprintf(r.out, "|%s\\d{%d}" FRACTION, few > 1 ? "[1-9]" : "", HZP_MAX(few - 1, 1));
+    return end(&r);
 }
 
 /* Sizes with a fraction other than zeros. */
 static struct hzp_regular *broken_sizes(void)
 {
-    struct hzp_rules *rules = hzp_rules_create();
-    int32_t whole = hzp_rules_node(rules), behind = hzp_rules_node(rules);
-    add_digits(rules, whole, '0', '9', whole);
-    int32_t zeros = hzp_rules_text(rules, whole, ".", 1);
-    add_digits(rules, zeros, '0', '0', zeros);
-    add_digits(rules, zeros, '1', '9', behind);
-    add_digits(rules, behind, '0', '9', behind);
-    struct hzp_regular *made = hzp_regular_create(rules, whole, behind);
-    hzp_rules_destroy(rules);
-    return made;
+    struct regex r;
+    begin(&r);
+    fputs("\\d*\\.0*[1-9]\\d*", r.out);
+    return end(&r);
 }
 
 /* Digits that are a multiple of m 10^-places: a node for each remainder by m so far, before the

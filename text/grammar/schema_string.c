@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* text/grammar/schema_string.c - strings of a schema: lengths, patterns, formats. */
+#include "base/words.h"
 #include "text/grammar/regex.h"
 #include "text/grammar/schema_parts.h"
 
@@ -141,12 +142,7 @@ static int regex_contents(struct hzp_schema *s, const struct hzp_schema_item *at
                           size_t bytes, struct hzp_regular **ret)
 {
     struct hzp_err_text err = {0};
-    struct hzp_rules *rules = hzp_rules_create();
-    int32_t from = hzp_rules_node(rules), to;
-    int r = hzp_regex_rules(rules, from, regex, bytes, spelling, true, &to, &err);
-    *ret = r == HZP_OK ? hzp_regular_create(rules, from, to) : NULL;
-    hzp_rules_destroy(rules);
-    if (r < 0)
+    if (hzp_regex_regular(regex, bytes, spelling, true, ret, &err) < 0)
         return bad_pattern(s, at, keyword, &err);
     return *ret ? HZP_OK : too_large(s, at);
 }
@@ -260,8 +256,7 @@ int hzp_schema_contents(struct hzp_schema *s, const struct hzp_schema_item *at,
 
 bool hzp_schema_is_text(const json_t *schema)
 {
-    static const char *const keywords[] = {"type",  "pattern",   "format",    "enum",
-                                           "const", "minLength", "maxLength", "not"};
+    static const char keywords[] = "type pattern format enum const minLength maxLength not";
     const char *key;
     json_t *value;
     const json_t *type = json_object_get(schema, "type");
@@ -269,10 +264,7 @@ bool hzp_schema_is_text(const json_t *schema)
                 (!json_object_get(schema, "not") || hzp_schema_is_leaf(schema));
     json_object_foreach((json_t *)schema, key, value)
     {
-        bool known = hzp_schema_is_annotation(key);
-        for (int i = 0; i < HZP_COUNT(keywords); i++)
-            known |= !strcmp(keywords[i], key);
-        text &= known;
+        text &= hzp_schema_is_annotation(key) || hzp_among(keywords, key);
     }
     return text;
 }

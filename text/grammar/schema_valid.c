@@ -47,12 +47,9 @@ int hzp_schema_matches(struct hzp_schema *s, const char *pattern, size_t bytes, 
 {
     const json_t *found = json_object_getn(s->pattern_of, pattern, bytes);
     if (!found) {
-        struct hzp_rules *rules = hzp_rules_create();
-        int32_t from = hzp_rules_node(rules), to;
-        int r = hzp_regex_rules(rules, from, pattern, bytes, HZP_SPELL_PLAIN, true, &to, NULL);
+        struct hzp_regular *made;
+        hzp_regex_regular(pattern, bytes, HZP_SPELL_PLAIN, true, &made, NULL);
         s->pattern = hzp_xgrow(s->pattern, &s->patterns_room, s->patterns + 1, sizeof(*s->pattern));
-        struct hzp_regular *made = r == HZP_OK ? hzp_regular_create(rules, from, to) : NULL;
-        hzp_rules_destroy(rules);
         s->pattern_states += made ? hzp_regular_states(made) : 0;
         if (s->pattern_states > PATTERN_STATES_MAX) { /* they are all kept */
             hzp_regular_destroy(made);

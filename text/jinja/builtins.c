@@ -2,6 +2,7 @@
 /* Finding a row and binding its arguments; the global functions. */
 #include "text/jinja/builtins.h"
 
+#include "base/words.h"
 #include "text/jinja/run.h"
 
 #include <string.h>
@@ -26,41 +27,18 @@ const struct jbuiltin *hzp_j_builtin_find(enum jbuiltin_group group, const char 
     return found || group != J_FILTER ? found : find(hzp_j_list_filters, name, bytes);
 }
 
-static bool listed(const char *const *names, const char *name, size_t bytes)
-{
-    for (; *names; names++)
-        if (strlen(*names) == bytes && !memcmp(*names, name, bytes))
-            return true;
-    return false;
-}
-
 bool hzp_j_builtin_refused(const char *name, size_t bytes)
 {
-    static const char *const names[] = {"filesizeformat", "pprint",   "random",  "striptags",
-                                        "urlencode",      "urlize",   "xmlattr", "wordwrap",
-                                        "wordcount",      "truncate", NULL};
-    return listed(names, name, bytes);
+    static const char names[] = "filesizeformat pprint random striptags urlencode urlize xmlattr "
+                                "wordwrap wordcount truncate";
+    return hzp_word_at(names, name, bytes) >= 0;
 }
 
 bool hzp_j_unknown_method(const char *name, size_t bytes)
 {
-    static const char *const names[] = {"encode",    "expandtabs", "format_map",   "maketrans",
-                                        "translate", "istitle",    "isidentifier", "isprintable",
-                                        "fromkeys",  NULL};
-    return listed(names, name, bytes);
-}
-
-/* The position of a keyword in a list of parameters, -1: none. */
-static int param_at(const char *params, const struct jstr *key)
-{
-    for (int at = 0; *params; at++) {
-        size_t n = strcspn(params, " ");
-        if (n == key->bytes && !memcmp(params, key->text, n))
-            return at;
-        params += n;
-        params += *params == ' ';
-    }
-    return -1;
+    static const char names[] = "encode expandtabs format_map maketrans translate istitle "
+                                "isidentifier isprintable fromkeys";
+    return hzp_word_at(names, name, bytes) >= 0;
 }
 
 static int count_params(const char *params)
@@ -86,7 +64,7 @@ struct jval hzp_j_builtin_call(struct jrun *r, const struct jbuiltin *builtin, s
     for (size_t i = 0; i < all->n; i++)
         arg[i] = all->pos[i];
     for (size_t i = 0; i < all->kws; i++) {
-        int at = param_at(builtin->params, all->key[i].s);
+        int at = hzp_word_at(builtin->params, all->key[i].s->text, all->key[i].s->bytes);
         if (at < 0 || arg[at].type != J_UNSET)
             return hzp_j_fail(&r->m, "%s: unexpected keyword argument '%.*s'", builtin->name,
                               (int)HZP_MIN(all->key[i].s->bytes, 64), all->key[i].s->text);

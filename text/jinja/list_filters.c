@@ -57,11 +57,7 @@ static J_BUILTIN(f_last)
 static J_BUILTIN(f_reverse)
 {
     struct jval list = collect(r, v, J_IS_ITERATOR);
-    for (size_t i = 0; i < list.l->n / 2; i++) {
-        struct jval kept = list.l->item[i];
-        list.l->item[i] = list.l->item[list.l->n - 1 - i];
-        list.l->item[list.l->n - 1 - i] = kept;
-    }
+    hzp_j_reverse(list.l);
     if (v.type != J_STRING)
         return list;
     struct jbuf buf = {0};

@@ -213,15 +213,6 @@ static void split_by_right(struct jrun *r, struct jval v, const struct jstr *by,
     push_part(r, list, v, text, end);
 }
 
-static void reverse(struct jlist *list)
-{
-    for (size_t i = 0; i < list->n / 2; i++) {
-        struct jval kept = list->item[i];
-        list->item[i] = list->item[list->n - 1 - i];
-        list->item[list->n - 1 - i] = kept;
-    }
-}
-
 static J_BUILTIN(s_split)
 {
     bool right = how & AT_END;
@@ -241,7 +232,7 @@ static J_BUILTIN(s_split)
             split_by(r, v, arg[0].s, most, list);
     }
     if (right)
-        reverse(list.l);
+        hzp_j_reverse(list.l);
     return list;
 }
 
@@ -280,7 +271,7 @@ static J_BUILTIN(s_partition)
         return hzp_j_fail(&r->m, "empty separator");
     if (right) {
         split_by_right(r, v, arg[0].s, 1, two);
-        reverse(two.l);
+        hzp_j_reverse(two.l);
     } else {
         split_by(r, v, arg[0].s, 1, two);
     }

@@ -114,6 +114,15 @@ void hzp_j_push(struct jmem *m, struct jlist *list, struct jval value)
     list->item[list->n++] = value;
 }
 
+void hzp_j_reverse(struct jlist *list)
+{
+    for (size_t i = 0; i < list->n / 2; i++) {
+        struct jval kept = list->item[i];
+        list->item[i] = list->item[list->n - 1 - i];
+        list->item[list->n - 1 - i] = kept;
+    }
+}
+
 struct jval hzp_j_pair(struct jmem *m, struct jval a, struct jval b)
 {
     struct jval pair = hzp_j_list(m, J_IS_TUPLE);

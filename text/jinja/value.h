@@ -128,6 +128,7 @@ struct jval hzp_j_string(struct jmem *m, const char *text, size_t bytes); /* cop
 struct jval hzp_j_borrow(struct jmem *m, const char *text, size_t bytes); /* text outlives it */
 struct jval hzp_j_list(struct jmem *m, enum jlist_kind kind);
 void hzp_j_push(struct jmem *m, struct jlist *list, struct jval value);
+void hzp_j_reverse(struct jlist *list);
 struct jval hzp_j_dict(struct jmem *m, enum jtype type);
 /* Sets or replaces; fails if the key cannot be hashed. */
 void hzp_j_dict_set(struct jmem *m, struct jdict *dict, struct jval key, struct jval value);

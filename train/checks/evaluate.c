@@ -84,13 +84,23 @@ static int add(struct hzp_evaluator *e, const struct hzp_version *v, const struc
     for (int32_t at = 0; at + 1 < s->count; at += e->micro->rows_max) {
         int32_t piece = HZP_MIN(s->count - at, e->micro->rows_max + 1);
         const float *weight = s->weight ? s->weight + at : NULL;
-        int r = hzp_micro_add_losses(e->micro, s->token + at, s->learn + at, weight, NULL, piece);
-        if (r == HZP_EBUSY) {
+        while (hzp_micro_add_losses(e->micro, s->token + at, s->learn + at, weight, NULL, piece) ==
+               HZP_EBUSY)
             HZP_TRY(compute(e, v));
-            r = hzp_micro_add_losses(e->micro, s->token + at, s->learn + at, weight, NULL, piece);
-        }
-        HZP_TRY(r);
     }
+    return HZP_OK;
+}
+
+int hzp_evaluator_refer(struct hzp_evaluator *e, const struct hzp_version *v,
+                        struct hzp_sample *pair)
+{
+    hzp_assert_engine_thread();
+    clear(e);
+    HZP_TRY(hzp_micro_add_losses(e->micro, pair->token, pair->learn, NULL, pair->how, pair->count));
+    HZP_TRY(compute(e, v));
+    for (int32_t i = 0, at = 0; i < pair->count; i++)
+        if (pair->learn[i])
+            pair->how[i].reference = e->micro->loss.lp[at++];
     return HZP_OK;
 }
 

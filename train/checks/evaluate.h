@@ -19,6 +19,10 @@ void hzp_evaluator_destroy(struct hzp_evaluator *e); /* NULL: no effect */
 /* From now on with the layers of this depth (nanobatch/model/path.h); at first with all. */
 void hzp_evaluator_set_depth(struct hzp_evaluator *e, int32_t depth);
 
+/* Writes what version v says of the pair's learned tokens, as their reference. */
+int hzp_evaluator_refer(struct hzp_evaluator *e, const struct hzp_version *v,
+                        struct hzp_sample *pair);
+
 /* *ret_loss: mean over the learned tokens, in nats; *ret_tokens: their number.  NaN and 0 if there
  * are none.  A sample of more than rows_max + 1 tokens is split into pieces, each beginning with
  * the last token of the one before. */

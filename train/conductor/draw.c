@@ -24,14 +24,26 @@ void hzp_draw_fini(struct hzp_draw *d)
     hzp_works_free(&d->works);
 }
 
+/* Each of its documents has something to learn, and there are two at most. */
 static bool worth_learning(const struct hzp_sample *sample, int32_t rows_max)
 {
-    if (sample->count < 2 || sample->count - 1 > rows_max)
-        return false;
-    for (int32_t i = 1; i < sample->count; i++)
-        if (sample->learn[i])
-            return true;
-    return false;
+    bool learned = false, cut = false;
+    for (int32_t i = 0; i < sample->count; i++) {
+        learned |= i && sample->learn[i];
+        if (sample->token[i] != HZP_PAIR_CUT)
+            continue;
+        if (!learned || cut || i + 2 >= sample->count)
+            return false;
+        cut = true;
+        learned = false;
+        i++; /* nothing is before the first token of the second one */
+    }
+    return learned && sample->count - 1 <= rows_max;
+}
+
+static bool of_sequences(const struct hzp_sample *sample, int32_t i)
+{
+    return sample->how && sample->how[i].kind >= HZP_LOSS_KINDS;
 }
 
 /* Counts a sample that goes into a micro-batch. */
@@ -40,8 +52,9 @@ static void count_sample(struct hzp_draw *d, const struct hzp_sample *sample)
     int32_t learned = 0;
     for (int32_t i = 1; i < sample->count; i++)
         if (sample->learn[i]) {
-            learned++;
-            d->weight_sum += sample->weight ? fabs((double)sample->weight[i]) : 1;
+            learned++; /* with a loss of sequences a sample counts once */
+            if (learned == 1 || !of_sequences(sample, i))
+                d->weight_sum += sample->weight ? fabs((double)sample->weight[i]) : 1;
         }
     d->samples++;
     d->rows += sample->count - 1;

@@ -13,6 +13,7 @@
  */
 #pragma once
 
+#include "nanobatch/model/loss.h"
 #include "weights/versions.h"
 
 struct hzp_sample {
@@ -35,6 +36,12 @@ struct hzp_sample *hzp_sample_create_losses(const int32_t *token, const uint8_t 
                                             const float *weight, const struct hzp_row_loss *how,
                                             int32_t count);
 void hzp_sample_destroy(struct hzp_sample *sample); /* NULL: no effect */
+/* A pair is one sample: the chosen sequence, HZP_PAIR_CUT, the rejected one, each with its prompt.
+ * The number of tokens in front of the cut; of another sample all. */
+static inline int32_t hzp_sample_first(const struct hzp_sample *sample)
+{
+    return hzp_before_cut(sample->token, sample->count);
+}
 
 struct hzp_sample_log;
 

@@ -50,38 +50,27 @@ static void add_outlook(const struct hzp_engine *engine, bool done, json_t *json
     json_object_set_new(json, "held_back_by", o.held_by ? json_string(o.held_by) : json_null());
 }
 
-/* Adds the numbers of the examples in [first, last] that have the mark; returns how many. */
-static int64_t add_marked(const struct hzp_engine *engine, enum hzp_mark_kind kind,
-                          const char *name, int64_t first, int64_t last, json_t *json)
+/* Adds the numbers of the examples in [first, last] that were given up, and of those that have each
+ * mark; returns how many. */
+static int64_t add_unlearned(const struct hzp_engine *engine, int64_t first, int64_t last,
+                             json_t *json)
 {
-    int64_t number[FAILED_SHOWN], count;
-    int32_t n = hzp_state_marked(engine->state, kind, first, last, number, FAILED_SHOWN, &count);
-    json_t *list = json_array();
-    for (int32_t i = 0; i < n; i++)
-        json_array_append_new(list, json_integer((json_int_t)number[i]));
-    json_object_set_new(json, name, list);
-    return count;
-}
-
-static int64_t add_all_marked(const struct hzp_engine *engine, int64_t first, int64_t last,
-                              json_t *json)
-{
-    return add_marked(engine, HZP_MARK_SKIPPED, "skipped", first, last, json) +
-           add_marked(engine, HZP_MARK_DELETED, "deleted", first, last, json) +
-           add_marked(engine, HZP_MARK_REJECTED, "rejected", first, last, json);
-}
-
-/* Adds the numbers of the examples in [first, last] that were given up; returns how many. */
-static int64_t add_failed(const struct hzp_engine *engine, int64_t first, int64_t last,
-                          json_t *json)
-{
-    int64_t number[FAILED_SHOWN], count;
-    int32_t n = hzp_state_failed(engine->state, first, last, number, FAILED_SHOWN, &count);
-    json_t *list = json_array();
-    for (int32_t i = 0; i < n; i++)
-        json_array_append_new(list, json_integer((json_int_t)number[i]));
-    json_object_set_new(json, "failed", list);
-    return count;
+    static const char *const name[] = {[HZP_MARK_SKIPPED] = "skipped",
+                                       [HZP_MARK_DELETED] = "deleted",
+                                       [HZP_MARK_REJECTED] = "rejected"};
+    int64_t number[FAILED_SHOWN], count, all = 0;
+    for (int kind = 0; kind < HZP_COUNT(name); kind++) {
+        int32_t n =
+            kind ? hzp_state_marked(engine->state, (enum hzp_mark_kind)kind, first, last, number,
+                                    FAILED_SHOWN, &count)
+                 : hzp_state_failed(engine->state, first, last, number, FAILED_SHOWN, &count);
+        json_t *list = json_array();
+        for (int32_t i = 0; i < n; i++)
+            json_array_append_new(list, json_integer((json_int_t)number[i]));
+        json_object_set_new(json, kind ? name[kind] : "failed", list);
+        all += count;
+    }
+    return all;
 }
 
 /* warnings: it takes the reference. */
@@ -103,9 +92,7 @@ static enum MHD_Result reply(struct hzp_exchange *x, unsigned status, int64_t fi
     json_object_set_new(json, "effect", effect ? effect : json_null());
     json_object_set_new(json, "warnings", warnings);
     json_object_set_new(json, "reason", hzp_state_reason(x->server->engine->state, first, last));
-    if (add_failed(x->server->engine, first, last, json) +
-            add_all_marked(x->server->engine, first, last, json) >
-        0)
+    if (add_unlearned(x->server->engine, first, last, json) > 0)
         json_object_set_new(json, "served", json_false());
     return hzp_reply_json(x, status, json);
 }
@@ -204,27 +191,15 @@ bool hzp_feed_examples(struct hzp_exchange *x)
     return !x->server->engine->state || read_piece(x, false, &answered);
 }
 
-enum MHD_Result hzp_route_examples(struct hzp_exchange *x)
+/* Commits the examples that were read, and answers.  *ret_parked: the answer comes later. */
+static enum MHD_Result accept_read(struct hzp_exchange *x, bool *ret_parked)
 {
     struct hzp_engine *engine = x->server->engine;
-    struct hzp_trainer_stats trainer;
-    hzp_trainer_read_stats(engine->parts.trainer, &trainer);
-    if (trainer.broken)
-        return hzp_reply_error(x, MHD_HTTP_SERVICE_UNAVAILABLE, NULL, NULL,
-                               "training has stopped, as the log says (weights that are not "
-                               "finite, a damaged checkpoint, or an activation that failed half "
-                               "way): restart the server, which continues from the newest "
-                               "checkpoint that is whole");
-    if (hzp_state_read_only(engine->state))
-        return hzp_reply_error(x, MHD_HTTP_SERVICE_UNAVAILABLE, NULL, "read_only",
-                               "this server cannot keep examples now: its disk cannot be written");
-    enum MHD_Result answered;
-    if (bad_query(x, &answered) || !read_piece(x, true, &answered))
-        return answered;
-
     int64_t first = 0, last = 0;
+    enum MHD_Result answered;
     const char *key, *session = hzp_exchange_header(x, "x-hzpserve-session");
     struct hzp_err_text err = {0};
+    *ret_parked = false;
     if (session && hzp_session_check(session, &err) < 0)
         return hzp_reply_fail(x, HZP_EINVAL, &err);
     if (!read_key(x, &key, &answered))
@@ -243,11 +218,62 @@ enum MHD_Result hzp_route_examples(struct hzp_exchange *x)
                     json_pack("{s:I, s:I}", "first", (json_int_t)first, "last", (json_int_t)last));
 
     json_t *warnings = hzp_state_contradictions(engine->state, first, last);
-    if (hzp_exchange_query(x, "wait"))
+    if (hzp_exchange_query(x, "wait")) {
+        *ret_parked = true;
         return wait_served(x, first, last, warnings);
+    }
     uint64_t version = 0;
     bool done = served(x->server, first, last, &version);
     return reply(x, MHD_HTTP_ACCEPTED, first, last, done, version, warnings);
+}
+
+/* A lane: has pairs compared with the version that serves, before they are accepted. */
+static bool run_pairs(void *ctx)
+{
+    struct hzp_exchange *x = ctx;
+    struct hzp_engine *engine = x->server->engine;
+    struct hzp_err_text err = {0};
+    bool parked = false;
+    int r = hzp_pairs_refer(engine->parts.scheduler, engine->parts.loop,
+                            hzp_example_reader_pairs(x->later), hzp_example_reader_count(x->later),
+                            &err);
+    enum MHD_Result answered = r < 0 ? hzp_reply_fail(x, r, &err) : accept_read(x, &parked);
+    if (r < 0)
+        hzp_state_refuse(engine->state);
+    if (parked)
+        return true; /* x is another thread's now */
+    x->closing = answered == MHD_NO;
+    hzp_exchange_wake(x);
+    return true;
+}
+
+enum MHD_Result hzp_route_examples(struct hzp_exchange *x)
+{
+    struct hzp_engine *engine = x->server->engine;
+    struct hzp_trainer_stats trainer;
+    hzp_trainer_read_stats(engine->parts.trainer, &trainer);
+    if (trainer.broken)
+        return hzp_reply_error(x, MHD_HTTP_SERVICE_UNAVAILABLE, NULL, NULL,
+                               "training has stopped, as the log says (weights that are not "
+                               "finite, a damaged checkpoint, or an activation that failed half "
+                               "way): restart the server, which continues from the newest "
+                               "checkpoint that is whole");
+    if (hzp_state_read_only(engine->state))
+        return hzp_reply_error(x, MHD_HTTP_SERVICE_UNAVAILABLE, NULL, "read_only",
+                               "this server cannot keep examples now: its disk cannot be written");
+    enum MHD_Result answered;
+    bool parked;
+    if (bad_query(x, &answered) || !read_piece(x, true, &answered))
+        return answered;
+    if (hzp_example_reader_pairs(x->later)) {
+        if (!hzp_exchange_keep(x, hzp_example_reader_bytes(x->later)))
+            return hzp_reply_no_memory(x);
+        x->resume = hzp_keep_waiting;
+        x->task = (struct hzp_pool_task){.run = run_pairs, .ctx = x};
+        hzp_pool_post(x->server->lane[HZP_SERVER_LANES - 1], &x->task);
+        return MHD_YES;
+    }
+    return accept_read(x, &parked);
 }
 
 enum MHD_Result hzp_route_examples_list(struct hzp_exchange *x)
@@ -265,7 +291,6 @@ enum MHD_Result hzp_route_examples_list(struct hzp_exchange *x)
         (json_int_t)hzp_state_finished_through(engine->state, weights.learned_through),
         "failed_count", (json_int_t)stats.failed, "skipped_count", (json_int_t)stats.skipped,
         "deleted_count", (json_int_t)stats.deleted, "rejected_count", (json_int_t)stats.rejected);
-    add_all_marked(engine, 1, INT64_MAX, json);
-    add_failed(engine, 1, INT64_MAX, json);
+    add_unlearned(engine, 1, INT64_MAX, json);
     return hzp_reply_json(x, MHD_HTTP_OK, json);
 }

@@ -1,22 +1,27 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* api/http/routes/feedback.h - scores that clients give to answers, for the comparison of versions
- * (weights/trials.h).  Nothing is learned from them.
+/* api/http/routes/feedback.h - what clients say of answers: scores, for the comparison of versions
+ * (weights/trials.h), and what is learned from.
  *
  * The table has the newest HZP_FEEDBACK_ANSWERS answers that had a token: the id, and which version
- * answered.  An answer has one score; another one replaces it.
+ * answered.  An answer has one score; another one replaces it.  Its choices behind the first have
+ * ids of their own, ID/1, ID/2.
+ *
+ * Receipts: of the newest of them, as far as the bytes suffice, the prompt's and the answer's
+ * tokens, and the log-probabilities of these when they were drawn.  They are in memory only.
  *
  * Thread: any (one lock inside).
  */
 #pragma once
 
 #include "api/http/routes/completion.h"
+#include "train/table/sample_log.h"
 
 enum { HZP_FEEDBACK_ANSWERS = 4096 };
 
 struct hzp_feedback;
 
-/* trials: borrowed; NULL: versions are not compared. */
-struct hzp_feedback *hzp_feedback_create(struct hzp_trials *trials);
+/* trials: borrowed; NULL: versions are not compared.  receipt_bytes: for all receipts. */
+struct hzp_feedback *hzp_feedback_create(struct hzp_trials *trials, size_t receipt_bytes);
 void hzp_feedback_destroy(struct hzp_feedback *f); /* NULL: no effect */
 
 /* Before the client can have the answer: c has ended, or its client has left. */
@@ -25,6 +30,16 @@ void hzp_feedback_note(struct hzp_feedback *f, const char *id, const struct hzp_
 /* Gives the answer a score.  False: there is none with this id. */
 bool hzp_feedback_score(struct hzp_feedback *f, const char *id, double score, uint64_t *ret_version,
                         bool *ret_trial);
+
+/* A copy of an answer's receipt, to be freed as a sample: of its tokens, those of the answer have
+ * learn, and how.old and .reference are their log-probabilities; NULL: there is none.   learn is 2
+ * of a token that ended the answer. */
+struct hzp_sample *hzp_feedback_receipt(struct hzp_feedback *f, const char *id);
+/* The answer's receipt has taught example `number`; with 0 it is dropped.  False: there is none.
+ * id: a string, or NULL, which names none. */
+bool hzp_feedback_taught(struct hzp_feedback *f, const json_t *id, int64_t number);
+/* The example is forgotten, and with it the receipts that have taught it. */
+void hzp_feedback_forget(struct hzp_feedback *f, int64_t number);
 
 struct hzp_feedback_stats {
     uint64_t scores; /* also those that replaced another one */

@@ -2,6 +2,7 @@
 /* Bodies against the table of fields. */
 #include "api/http/routes/field_table.h"
 #include "api/http/wire/fields.h"
+#include "base/words.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -13,13 +14,6 @@ const struct hzp_field *hzp_field_find(const struct hzp_field_set *set, const ch
             if (!strcmp(field->name, name))
                 return field;
     return NULL;
-}
-
-static bool is_one_of(const char *name, const char *const *list, int n)
-{
-    while (n > 0 && strcmp(name, list[n - 1]) != 0)
-        n--;
-    return n > 0;
 }
 
 /* Whether the value is the field's default. */
@@ -44,11 +38,9 @@ static bool asks_for_nothing(const struct hzp_field *field, const json_t *value)
 /* Whether a member is data that is passed on as it is, or a schema. */
 static bool is_data(const char *name)
 {
-    static const char *const data[] = {
-        "arguments", "parameters", "input_schema", "schema",      "json",
-        "metadata",  "documents",  "guided_json",  "json_schema", "chat_template_kwargs",
-        "tools"};
-    return is_one_of(name, data, HZP_COUNT(data));
+    return hzp_among("arguments parameters input_schema schema json metadata documents guided_json "
+                     "json_schema chat_template_kwargs tools",
+                     name);
 }
 
 /* What a program reads in compound values: words and names have no \u0000, where they would be cut,
@@ -57,9 +49,8 @@ static bool is_data(const char *name)
 static int check_words(const json_t *value, const char *name, const char *path,
                        struct hzp_err_text *reterr)
 {
-    static const char *const words[] = {
-        "type",         "role",        "name",        "id",         "call_id",         "effort",
-        "tool_call_id", "tool_use_id", "tool_choice", "modalities", "reasoning_effort"};
+    static const char words[] = "type role name id call_id effort tool_call_id tool_use_id "
+                                "tool_choice modalities reasoning_effort";
     char below[112], text[40];
     const char *member;
     json_t *each;
@@ -67,8 +58,7 @@ static int check_words(const json_t *value, const char *name, const char *path,
     if (hzp_json_spelling(value))
         return hzp_fail_param(reterr, HZP_EINVAL, path, "%s: %s is out of range", path,
                               hzp_json_number_text(value, text, sizeof(text)));
-    if (json_is_string(value) && !hzp_json_is_text(value) &&
-        is_one_of(name, words, HZP_COUNT(words)))
+    if (json_is_string(value) && !hzp_json_is_text(value) && hzp_among(words, name))
         return hzp_fail_param(reterr, HZP_EINVAL, path, "%s must not have \\u0000 in it", path);
     json_array_foreach(value, i, each)
     {

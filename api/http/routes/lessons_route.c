@@ -65,11 +65,12 @@ enum MHD_Result hzp_route_lessons(struct hzp_exchange *x)
 /* ---- one lesson ---- */
 
 /* [{"text", "learned"}, ..]: tokens that are learned, and such that are not, by turns. */
-static json_t *parts_json(const struct hzp_tokenizer *tok, const struct hzp_sample *sample)
+static json_t *parts_json(const struct hzp_tokenizer *tok, const struct hzp_sample *sample,
+                          int32_t begin, int32_t end)
 {
     json_t *parts = json_array();
-    int32_t count = HZP_MIN(sample->count, TEXT_TOKENS);
-    for (int32_t from = 0, to; from < count; from = to) {
+    int32_t count = HZP_MIN(end, begin + TEXT_TOKENS);
+    for (int32_t from = begin, to; from < count; from = to) {
         struct hzp_textbuf text = {NULL, 0, 0};
         for (to = from + 1; to < count && !sample->learn[to] == !sample->learn[from];)
             to++;
@@ -90,10 +91,15 @@ static json_t *texts_json(struct hzp_exchange *x, const struct hzp_logged_lesson
     int32_t n =
         hzp_state_samples(x->server->engine->state, lesson->first, lesson->last, TEXTS_MAX, sample);
     for (int32_t i = 0; i < n; i++) {
-        json_array_append_new(list, json_pack("{s:I, s:b, s:o}", "example",
-                                              (json_int_t)sample[i]->sequence_number, "cut",
-                                              sample[i]->count > TEXT_TOKENS, "parts",
-                                              parts_json(x->server->engine->parts.tok, sample[i])));
+        const struct hzp_tokenizer *tok = x->server->engine->parts.tok;
+        int32_t first = hzp_sample_first(sample[i]), all = sample[i]->count;
+        json_t *text =
+            json_pack("{s:I, s:b, s:o}", "example", (json_int_t)sample[i]->sequence_number, "cut",
+                      HZP_MAX(first, all - first - 1) > TEXT_TOKENS, "parts",
+                      parts_json(tok, sample[i], 0, first));
+        if (first < all)
+            json_object_set_new(text, "rejected", parts_json(tok, sample[i], first + 1, all));
+        json_array_append_new(list, text);
         hzp_sample_destroy(sample[i]);
     }
     return list;

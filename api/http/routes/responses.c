@@ -4,6 +4,7 @@
 #include "api/http/routes/blocks.h"
 #include "api/http/routes/field_table.h"
 #include "base/json.h"
+#include "base/words.h"
 
 #include <string.h>
 
@@ -240,27 +241,22 @@ static int read_nested(const json_t *body, json_t *chat, struct hzp_err_text *re
  * clients send some of them always. */
 static int read_include(const json_t *body, json_t *chat, struct hzp_err_text *reterr)
 {
-    static const char *const known[] = {"message.output_text.logprobs",
-                                        "reasoning.encrypted_content",
-                                        "file_search_call.results",
-                                        "web_search_call.results",
-                                        "web_search_call.action.sources",
-                                        "message.input_image.image_url",
-                                        "computer_call_output.output.image_url",
-                                        "code_interpreter_call.outputs"};
+    static const char known[] =
+        "message.output_text.logprobs reasoning.encrypted_content file_search_call.results "
+        "web_search_call.results web_search_call.action.sources message.input_image.image_url "
+        "computer_call_output.output.image_url code_interpreter_call.outputs";
     const json_t *list = json_object_get(body, "include"), *name;
     size_t i;
     if (list && !json_is_null(list) && !json_is_array(list))
         return hzp_blocks_wrong(reterr, "include", "must be a list of names");
     json_array_foreach(list, i, name)
     {
-        int k = 0;
         char path[32];
-        while (k < HZP_COUNT(known) &&
-               (!hzp_json_is_text(name) || strcmp(json_string_value(name), known[k]) != 0))
-            k++;
+        int k = json_is_string(name)
+                    ? hzp_word_at(known, json_string_value(name), json_string_length(name))
+                    : -1;
         snprintf(path, sizeof(path), "include[%zu]", i);
-        if (k == HZP_COUNT(known))
+        if (k < 0)
             return hzp_blocks_wrong(reterr, path, "is not a name that OpenAI has here");
         if (!k)
             json_object_set_new(chat, "logprobs", json_true());

@@ -147,7 +147,7 @@ static void client_left(void *ctx)
     atomic_store(&w->left, true);
 }
 
-static bool keep_waiting(struct hzp_exchange *x)
+bool hzp_keep_waiting(struct hzp_exchange *x)
 {
     return true;
 }
@@ -177,7 +177,7 @@ enum MHD_Result hzp_wait(struct hzp_exchange *x, double seconds, struct hzp_wait
     w->note = (struct hzp_note){.call = look, .ctx = w};
     w->end_ns = hzp_now_ns() + (uint64_t)(seconds * 1e9);
     w->look = looks;
-    x->resume = keep_waiting;
+    x->resume = hzp_keep_waiting;
     hzp_hangup_watch(x->server->hangup, x->fd, client_left, w);
     hzp_notify_poll(x->server->notify, &w->note);
     return MHD_YES;

@@ -26,6 +26,9 @@ enum MHD_Result hzp_reply_no_route(struct hzp_exchange *x);
 /* Writes an audit line, if there is a state directory; takes over what. */
 void hzp_route_audit(struct hzp_exchange *x, const char *action, json_t *what);
 
+/* hzp_exchange.resume of an exchange that is woken when its answer is there. */
+bool hzp_keep_waiting(struct hzp_exchange *x);
+
 /* ---- answers that wait ----
  *
  * The exchange is parked; the notifying thread looks again and again whether there is an answer. */

@@ -11,6 +11,7 @@
  *
  * {version} is a number, a name or "current".  What takes time is a job (api/learn/versions.h): the
  * answer waits for it, for ?timeout= seconds, and is 200 when it is done, 202 when it is not. */
+#include "api/http/routes/feedback.h"
 #include "api/http/routes/field_table.h"
 #include "api/http/routes/route.h"
 #include "api/http/routes/routes.h"
@@ -402,46 +403,48 @@ static const char *example_status(struct hzp_engine *e, int64_t n, int64_t learn
     return count ? "failed" : n <= learned_through ? "learned" : "waiting";
 }
 
-/* The example that the path names; 0: an error was answered. */
-static int64_t read_example(struct hzp_exchange *x, enum MHD_Result *ret)
+/* The example that the path names, and its status; 0: an error was answered. */
+static int64_t read_example(struct hzp_exchange *x, const char **ret_status, enum MHD_Result *ret)
 {
     struct hzp_state_stats stats;
+    struct hzp_weights_stats weights;
     int64_t n = hzp_path_number(x->tail, 0);
     hzp_state_read_stats(x->server->engine->state, &stats);
-    if (n > 0 && n <= stats.last_sequence_number)
-        return n;
-    *ret = hzp_reply_error(x, MHD_HTTP_NOT_FOUND, NULL, NULL, "there is no example %.40s", x->tail);
-    return 0;
+    if (n < 1 || n > stats.last_sequence_number) {
+        *ret = hzp_reply_error(x, MHD_HTTP_NOT_FOUND, NULL, NULL, "there is no example %.40s",
+                               x->tail);
+        return 0;
+    }
+    hzp_weights_read_stats(x->server->engine->parts.weights, &weights);
+    *ret_status = example_status(x->server->engine, n, weights.learned_through);
+    return n;
 }
 
 enum MHD_Result hzp_route_example_get(struct hzp_exchange *x)
 {
     enum MHD_Result answered;
-    struct hzp_weights_stats weights;
-    int64_t n = read_example(x, &answered);
+    const char *status;
+    int64_t n = read_example(x, &status, &answered);
     if (!n)
         return answered;
-    hzp_weights_read_stats(x->server->engine->parts.weights, &weights);
     struct hzp_audit_taught who = {.key = ""};
     bool known = hzp_audit_find(hzp_state_audit(x->server->engine->state), n, &who);
     return hzp_reply_pack(x, "{s:s, s:I, s:s, s:s?, s:s?, s:s?}", "object", "fine_tuning.example",
-                          "number", (json_int_t)n, "status",
-                          example_status(x->server->engine, n, weights.learned_through), "key",
-                          known ? who.key : NULL, "request", known ? who.request : NULL, "taught",
-                          known ? who.time : NULL);
+                          "number", (json_int_t)n, "status", status, "key", known ? who.key : NULL,
+                          "request", known ? who.request : NULL, "taught", known ? who.time : NULL);
 }
 
 enum MHD_Result hzp_route_example_delete(struct hzp_exchange *x)
 {
     enum MHD_Result answered;
-    struct hzp_weights_stats weights;
-    int64_t n = read_example(x, &answered);
+    const char *status;
+    int64_t n = read_example(x, &status, &answered);
     if (!n)
         return answered;
-    hzp_weights_read_stats(x->server->engine->parts.weights, &weights);
-    if (!strcmp(example_status(x->server->engine, n, weights.learned_through), "deleted"))
+    if (!strcmp(status, "deleted"))
         return hzp_reply_error(x, MHD_HTTP_NOT_FOUND, NULL, NULL, "example %lld is deleted already",
                                (long long)n);
+    hzp_feedback_forget(x->server->feedback, n);
     struct hzp_version_job job = {.kind = HZP_JOB_FORGET, .example = n};
     return hzp_job_run(x, &job, "forget", json_pack("{s:I}", "example", (json_int_t)n));
 }

@@ -32,6 +32,13 @@ static const json_t *field(const json_t *body, const char *name)
     return json_is_null(value) ? NULL : value;
 }
 
+static int wrong_kind(const char *name, const char *what, const json_t *value,
+                      struct hzp_err_text *reterr)
+{
+    return hzp_fail_param(reterr, HZP_EINVAL, name, "%s must be %s, not %s", name, what,
+                          hzp_json_kind(value));
+}
+
 int hzp_field_int(const json_t *body, const char *name, int64_t low, int64_t high, int64_t *ret,
                   struct hzp_err_text *reterr)
 {
@@ -41,8 +48,7 @@ int hzp_field_int(const json_t *body, const char *name, int64_t low, int64_t hig
     /* 3.0 counts as an integer: some clients have only one kind of number. */
     double real = hzp_json_real(value);
     if (!hzp_json_is_number(value) || (isfinite(real) && real != floor(real)))
-        return hzp_fail_param(reterr, HZP_EINVAL, name, "%s must be an integer, not %s", name,
-                              hzp_json_kind(value));
+        return wrong_kind(name, "an integer", value, reterr);
     char text[40];
     int64_t n = json_is_integer(value) ? json_integer_value(value) : 0;
     bool held = json_is_integer(value) || fabs(real) < 0x1p53;
@@ -63,8 +69,7 @@ int hzp_field_number(const json_t *body, const char *name, double low, double hi
     if (!value)
         return HZP_OK;
     if (!hzp_json_is_number(value))
-        return hzp_fail_param(reterr, HZP_EINVAL, name, "%s must be a number, not %s", name,
-                              hzp_json_kind(value));
+        return wrong_kind(name, "a number", value, reterr);
     double n = hzp_json_real(value);
     char text[40];
     if (!(n >= low && n <= high) || !isfinite(n))
@@ -80,8 +85,7 @@ int hzp_field_bool(const json_t *body, const char *name, bool *ret, struct hzp_e
     if (!value)
         return HZP_OK;
     if (!json_is_boolean(value))
-        return hzp_fail_param(reterr, HZP_EINVAL, name, "%s must be true or false, not %s", name,
-                              hzp_json_kind(value));
+        return wrong_kind(name, "true or false", value, reterr);
     *ret = json_is_true(value);
     return HZP_OK;
 }
@@ -93,8 +97,7 @@ int hzp_field_string(const json_t *body, const char *name, const char **ret,
     if (!value)
         return HZP_OK;
     if (!json_is_string(value))
-        return hzp_fail_param(reterr, HZP_EINVAL, name, "%s must be a string, not %s", name,
-                              hzp_json_kind(value));
+        return wrong_kind(name, "a string", value, reterr);
     if (!hzp_json_is_text(value))
         return hzp_fail_param(reterr, HZP_EINVAL, name, "%s must not have \\u0000 in it", name);
     *ret = json_string_value(value);

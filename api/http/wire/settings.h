@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* api/http/wire/settings.h - what an operator may set of the HTTP server.
  *
- * Plain values; api/cli/option_table.c has the option, default and range of each.
+ * Plain values; api/cli/options.json has the option, default and range of each.
  *
  * Thread: any; constant once the server has started.
  */

@@ -1,0 +1,173 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* serve/guesses.c - which sequences of a step have guesses of their next tokens, and how many.
+ *
+ * Thread: engine. */
+#include "base/thread.h"
+#include "serve/fill.h"
+
+/* What a guess is expected to bring must be so many times what it costs: how often guesses are
+ * right is known roughly. */
+static const double pays = 1.2;
+
+/* A background request guesses only while no ordinary one runs: guesses take rows. */
+static bool gives_way(const struct hzp_scheduler *s, const struct hzp_seq *seq)
+{
+    return seq->rq->background && s->ordinary > 0;
+}
+
+bool hzp_has_guesses(const struct hzp_scheduler *s, const struct hzp_seq *seq)
+{
+    hzp_assert_engine_thread();
+    return (seq->keen && !gives_way(s, seq)) || seq->guesses || seq->guessed || seq->guessing;
+}
+
+/* What a step may have beside one row of each chosen sequence. */
+struct spare {
+    int32_t rows, edits, pages;
+};
+
+/* How many guesses of the chosen sequence the step may have at most. */
+static int32_t guesses_max(const struct hzp_filling *f, struct hzp_seq *seq,
+                           const struct spare *spare)
+{
+    const struct hzp_scheduler *s = f->s;
+    const struct hzp_request *rq = seq->rq;
+    int32_t edits = hzp_fill_edits(seq);
+    int32_t most = HZP_MIN(s->config.lookup_max, rq->prompt_count + rq->max_tokens - seq->fed - 2);
+    most = HZP_MIN(most, spare->rows);
+    most = edits ? HZP_MIN(most, spare->edits / edits) : most;
+    most = HZP_MIN(most, (seq->taken + HZP_MAX(spare->pages, 0)) * s->page_rows - seq->fed - 1);
+    bool known = seq->step != f->step->number && hzp_fill_drawn_by(seq, f->step) < 0;
+    known &= !gives_way(s, seq);
+    return seq->lookup && known && most > 0 && hzp_fill_pages_fit(f, seq, 1 + most) ? most : 0;
+}
+
+/* What the step may have beside the chosen sequences' rows. */
+static struct spare spare_of(const struct hzp_filling *f, int32_t chosen)
+{
+    const struct hzp_scheduler *s = f->s;
+    const struct hzp_batch_config *max = &f->offer->batch->max;
+    int32_t edits = 0, most = HZP_MIN(f->room->rows, HZP_MIN(max->segs_max, max->logits_max));
+    for (int32_t k = 0; k < chosen; k++)
+        edits += hzp_fill_edits(&s->seq[s->chosen[k]]);
+    return (struct spare){.rows = most - chosen,
+                          .edits = max->edits_max - edits,
+                          .pages = hzp_prefix_available(s->prefix) - s->running};
+}
+
+/* How many steps the round guesses that begins with this one; 0: none begins. */
+static int32_t begin_round(const struct hzp_filling *f, int32_t chosen, const struct spare *spare)
+{
+    struct hzp_scheduler *s = f->s;
+    int32_t most = HZP_MIN(s->config.lookup_max, spare->rows / HZP_MAX(chosen, 1));
+    double trust = 0;
+    bool all = chosen > 0 && chosen == s->running && !s->now.pins, known = true;
+    for (int32_t k = 0; k < chosen && all; k++) {
+        struct hzp_seq *seq = &s->seq[s->chosen[k]];
+        all = seq->lookup && !seq->guessed;
+        known &= all && guesses_max(f, seq, spare) > 0;
+        trust += all ? seq->lookup->trust / chosen : 0;
+    }
+    int32_t length =
+        all ? hzp_rounds_length(&s->rounds, chosen, trust, most, s->config.guess_every) : 0;
+    s->rounds.pays |= length > 0 && !known; /* it begins when their tokens are known */
+    return known ? length : 0;
+}
+
+/* Rounds of guesses by half of the layers (depth.h): the chosen sequences guess in this step, or
+ * their guesses are verified.  Returns how many rows more than one each they have. */
+static int32_t go_round(const struct hzp_filling *f, int32_t chosen)
+{
+    struct hzp_scheduler *s = f->s;
+    struct spare spare = spare_of(f, chosen);
+    int32_t more = 0, guessing = 0, kind = 0;
+    if (!s->rounds.left)
+        s->rounds.left = begin_round(f, chosen, &spare);
+    for (int32_t k = 0; k < chosen; k++) {
+        struct hzp_seq *seq = &s->seq[s->chosen[k]];
+        int32_t most = guesses_max(f, seq, &spare);
+        seq->guessing = s->rounds.left > 0 && most > seq->guessed;
+        seq->guesses = seq->guessing ? 0 : HZP_MIN(seq->guessed, most);
+        int32_t end = seq->fed + 1 + (seq->guessing ? seq->guessed : seq->guesses);
+        spare.pages -= HZP_MAX(HZP_DIV_UP(end, s->page_rows) - seq->taken, 0);
+        spare.rows -= seq->guesses;
+        spare.edits -= seq->guesses * hzp_fill_edits(seq);
+        seq->guessed = seq->guessing ? seq->guessed : 0;
+        more += seq->guesses;
+        guessing += seq->guessing;
+        kind = HZP_MAX(kind, seq->guesses);
+    }
+    s->rounds.left -= s->rounds.left > 0;
+    kind = guessing && guessing == chosen ? HZP_ROUNDS_GUESS : kind;
+    hzp_rounds_began(&s->rounds, guessing && guessing < chosen ? 0 : chosen, kind);
+    return more;
+}
+
+int32_t hzp_add_guesses(const struct hzp_filling *f, int32_t chosen)
+{
+    hzp_assert_engine_thread();
+    struct hzp_scheduler *s = f->s;
+    int32_t rows = chosen;
+    double tokens = chosen;
+    struct hzp_rows_curve curve;
+    struct spare spare = spare_of(f, chosen);
+    for (int32_t k = 0; k < chosen; k++)
+        s->seq[s->chosen[k]].guesses = 0;
+    if (s->lookup && s->config.guess_by_depth)
+        return go_round(f, chosen);
+    if (!s->lookup || spare.rows <= 0)
+        return 0;
+    hzp_rows_curve_of(&f->room->time->rows, &curve);
+    for (int32_t place = 0; place < s->config.lookup_max; place++)
+        for (int32_t k = 0; k < chosen; k++) {
+            struct hzp_seq *seq = &s->seq[s->chosen[k]];
+            struct hzp_prefix_tokens known = hzp_request_tokens(seq->rq);
+            int32_t fits = seq->guesses == place ? guesses_max(f, seq, &spare) : 0;
+            if (fits <= place ||
+                hzp_lookup_guess(seq->lookup, &known, place + 1, seq->guess) <= place)
+                continue;
+            double more = hzp_lookup_expected(seq->lookup, place + 1) -
+                          hzp_lookup_expected(seq->lookup, place);
+            if ((tokens + more / pays) * hzp_rows_curve_ns(&curve, rows) <
+                tokens * hzp_rows_curve_ns(&curve, rows + 1))
+                continue;
+            int32_t end = seq->fed + 1 + seq->guesses; /* rows so far */
+            spare.pages -= end % s->page_rows == 0 && end / s->page_rows >= seq->taken;
+            spare.edits -= hzp_fill_edits(seq);
+            spare.rows--;
+            tokens += more;
+            rows++;
+            seq->guesses++;
+        }
+    return rows - chosen;
+}
+
+double hzp_gain_of_guesses(const struct hzp_filling *f)
+{
+    hzp_assert_engine_thread();
+    const struct hzp_scheduler *s = f->s;
+    const struct hzp_batch_config *max = &f->offer->batch->max;
+    int32_t n = 0, left = HZP_MIN(max->segs_max, max->logits_max);
+    struct hzp_rows_curve curve;
+    double gain = 0;
+    for (int32_t i = 0; i < s->running; i++)
+        n += hzp_seq_decodes(&s->seq[s->order[i]]) && !hzp_seq_complete(&s->seq[s->order[i]]);
+    if (!s->lookup || s->config.guess_by_depth || !n)
+        return 0;
+    left -= n;
+    hzp_rows_curve_of(&f->room->time->rows, &curve);
+    double one = hzp_rows_curve_ns(&curve, n);
+    double price = one > 0 ? hzp_rows_curve_ns(&curve, 2 * n) / one - 1 : 1;
+    for (int32_t i = 0; i < s->running; i++) {
+        const struct hzp_seq *seq = &s->seq[s->order[i]];
+        if (!seq->lookup || !seq->lookup->found || hzp_seq_complete(seq) || gives_way(s, seq))
+            continue;
+        double right = seq->lookup->trust;
+        for (int32_t k = 0; k < s->config.lookup_max && right > pays * price && left > 0;
+             k++, left--) {
+            gain += right - price;
+            right *= seq->lookup->trust;
+        }
+    }
+    return gain / n;
+}
