@@ -248,8 +248,8 @@ struct hzp_link_zmq_address {
 
 /* The first half: listens for the ranks after this one; port[r]: for rank r.
  * Then the ranks tell each other, and none goes on before all have come so far.  The link may be
- * aborted and closed already, not used.  HZP_EUNSUP: built without ZeroMQ; HZP_EINVAL: too many
- * ranks, or a key that is none; HZP_EIO. */
+ * aborted and closed already, not used.  HZP_EINVAL: too many ranks, or a key that is none;
+ * HZP_EIO. */
 int hzp_link_open_zmq(const struct hzp_link_zmq *config, uint16_t *port, struct hzp_link **ret,
                       struct hzp_err_text *reterr);
 

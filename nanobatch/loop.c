@@ -13,7 +13,7 @@
 #include "nanobatch/loop_state.h"
 
 #include "base/log.h"
-#include "nanobatch/plan/plan_hash.h"
+#include "nanobatch/plan/plan.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -3,7 +3,7 @@
 
 #include "base/log.h"
 #include "base/thread.h"
-#include "nanobatch/plan/plan_hash.h"
+#include "nanobatch/plan/plan.h"
 #include "nanobatch/run/warm.h"
 
 #include <stdatomic.h>

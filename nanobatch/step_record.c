@@ -16,7 +16,7 @@
 #include "nanobatch/step_record.h"
 
 #include "device/philox.h"
-#include "nanobatch/plan/plan_hash.h"
+#include "nanobatch/plan/plan.h"
 
 #include <math.h>
 #include <stdlib.h>

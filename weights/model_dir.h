@@ -10,6 +10,8 @@
 #pragma once
 
 #include "weights/units.h"
+#include "device/ops.h"
+#include "weights/safetensors.h"
 
 /* Reads every parameter from dir's model.safetensors, or from the shards that
  * model.safetensors.index.json names, into the units (F32 or BF16; conversion rounds to nearest
@@ -68,3 +70,17 @@ int hzp_model_save_shards(const char *dir, struct hzp_device *dev, const struct 
  * biases 0; the same seed gives the same bits whatever the type or thread count.  HZP_ENOMEM,
  * HZP_EDEVICE. */
 int hzp_model_init(struct hzp_device *dev, const struct hzp_units *units, uint64_t seed, float std);
+
+/* Converts numbers of a file's type to numbers of a version's type.
+ *
+ * Every conversion that narrows rounds once, to nearest, ties to even. */
+
+/* Whether hzp_convert converts from this type: F64, F32, F16, BF16. */
+bool hzp_convert_knows(enum hzp_disk_type from);
+
+/* Converts n elements; to is F32 or BF16.  x need not be aligned. */
+void hzp_convert(enum hzp_disk_type from, const void *x, enum hzp_dtype to, void *y, size_t n);
+
+/* The index of the first of n elements of type F32 or BF16 that is NaN or infinite; n if all are
+ * finite. */
+size_t hzp_first_nonfinite(enum hzp_dtype type, const void *y, size_t n);

@@ -2,6 +2,7 @@
 #include "weights/trials.h"
 
 #include "base/arena.h"
+#include "device/philox.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -172,18 +173,10 @@ uint64_t hzp_trials_running(struct hzp_trials *t)
     return version;
 }
 
-/* The last steps of splitmix64: spreads keys that differ in few bits. */
-static uint64_t spread(uint64_t x)
-{
-    x += 0x9e3779b97f4a7c15u;
-    x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9u;
-    x = (x ^ x >> 27) * 0x94d049bb133111ebu;
-    return x ^ x >> 31;
-}
-
 bool hzp_trials_draws(const struct hzp_trials *t, uint64_t key)
 {
-    return (double)(spread(key) >> 11) * 0x1p-53 < t->config.share;
+    /* Spreads keys that differ in few bits. */
+    return (double)(hzp_mix64(key + 0x9e3779b97f4a7c15u) >> 11) * 0x1p-53 < t->config.share;
 }
 
 void hzp_trials_note_begun(struct hzp_trials *t, uint64_t version, bool trial)

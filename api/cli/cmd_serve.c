@@ -11,13 +11,12 @@
 #include "api/cli/signals.h"
 #include "api/engine/follow.h"
 #include "api/engine/group.h"
-#include "api/engine/join.h"
 #include "api/engine/exclusions.h"
 #include "api/engine/rejoin.h"
 #include "api/http/server.h"
 #include "base/log.h"
 #include "base/thread.h"
-#include "mesh/launch/relay_process.h"
+#include "mesh/launch/launch.h"
 
 #include <inttypes.h>
 #include <limits.h>
@@ -514,8 +513,8 @@ int hzp_cmd_serve(const struct hzp_options *options)
     /* No other user may read examples, checkpoints and logs. */
     umask(077);
     struct hzp_http_settings http = options->http;
-    if (hzp_relay_process_path())
-        return hzp_cmd_serve_relay(options, hzp_relay_process_path());
+    if (hzp_launch_relay_to())
+        return hzp_cmd_serve_relay(options, hzp_launch_relay_to());
     int status = hzp_cmd_ranks_start(options, &(struct hzp_launch_keep){keep_port, &http});
     if (status >= 0)
         return status;

@@ -68,7 +68,7 @@ int hzp_cmd_serve_relay(const struct hzp_options *options, const char *path)
     int kept = hzp_launch_kept();
     hzp_life_begin(HZP_LIFE_RELAY);
     hzp_signals_take(&signals);
-    signals.terminal = false; /* a SIGHUP is the launcher's (mesh/launch/relay_process.h) */
+    signals.terminal = false; /* a SIGHUP is the launcher's (mesh/launch/processes.c) */
     bound_connections(&http);
     struct hzp_metrics *metrics = hzp_metrics_create();
     int r = kept < 0 ? hzp_fail(&err, HZP_EINVAL, "the relay has no socket from its launcher")

@@ -4,7 +4,6 @@
 #include "api/engine/fill.h"
 #include "api/engine/group.h"
 #include "api/engine/shards.h"
-#include "api/engine/warm.h"
 #include "base/log.h"
 #include "device/account.h"
 #include "mesh/peers/selftest.h"

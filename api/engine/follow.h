@@ -40,3 +40,15 @@ struct hzp_follow_replica {
 /* Returns when rank 0 has ended in good order.  HZP_EIO: it, or another rank, was lost; other
  * errors as of hzp_assembly_open.  The text names the rank. */
 int hzp_follow(const struct hzp_follow_config *config, struct hzp_err_text *reterr);
+
+/* A rank other than 0 of a group that computes each step together (group.h), from its start to its
+ * end.
+ *
+ * It has device, weights and KV pages, and executes what rank 0 tells it (nanobatch/member.h).
+ * With several groups the first rank of each but rank 0's hears rank 0's work over a link
+ * (train/learner/by_link.h) and leads its group.  None has requests, a tokenizer or files of its
+ * own.
+ *
+ * HZP_OK: rank 0 has ended in good order; errors of hzp_assembly_open and hzp_member_run. */
+int hzp_group_join(const struct hzp_engine_settings *settings, struct hzp_link *link,
+                   struct hzp_err_text *reterr);

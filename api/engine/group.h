@@ -3,7 +3,7 @@
  * and the numbers its ranks must have in common.
  *
  * Rank 0 is a server like any other, whose loop tells the group each step (nanobatch/step_link.h);
- * the others: join.h. There may be several groups (axes.h), of which one serves.  The link of all
+ * the others: follow.h. There may be several groups (axes.h), of which one serves.  The link of all
  * ranks carries the start; each of the links beside it has an order of its own.  When a rank is
  * lost, the control thread fails the link on all ranks, so a thread that waits for a step returns,
  * because those links fail with it: all groups end as a whole.

@@ -2,6 +2,7 @@
 #include "api/front/dispatch.h"
 
 #include "base/arena.h"
+#include "device/philox.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -82,19 +83,11 @@ void hzp_dispatch_destroy(struct hzp_dispatch *d)
     free(d);
 }
 
-/* Spreads all bits of the input over the output (the finaliser of SplitMix64). */
-static uint64_t mix(uint64_t x)
-{
-    x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
-    x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
-    return x ^ (x >> 31);
-}
-
 /* The hash of a beginning, from that of the one that is a chunk shorter. */
 static uint64_t longer(uint64_t hash, const int32_t *token)
 {
     for (int i = 0; i < CHUNK; i++)
-        hash = mix(hash + 0x9e3779b97f4a7c15u + (uint32_t)token[i]);
+        hash = hzp_mix64(hash + 0x9e3779b97f4a7c15u + (uint32_t)token[i]);
     return hash ? hash : 1;
 }
 
@@ -134,14 +127,14 @@ void hzp_dispatch_forget(struct hzp_dispatch *d, int rank)
 
 int hzp_dispatch_session(const struct hzp_dispatch *d, uint64_t session)
 {
-    const struct session *s = &d->session[mix(session) % SESSIONS];
+    const struct session *s = &d->session[hzp_mix64(session) % SESSIONS];
     return session && s->number == session ? s->rank : -1;
 }
 
 void hzp_dispatch_note_session(struct hzp_dispatch *d, uint64_t session, int rank)
 {
     if (session)
-        d->session[mix(session) % SESSIONS] = (struct session){session, rank};
+        d->session[hzp_mix64(session) % SESSIONS] = (struct session){session, rank};
 }
 
 void hzp_dispatch_ended(struct hzp_dispatch *d, int32_t tokens)

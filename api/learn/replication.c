@@ -16,21 +16,15 @@
 static int find_dir(struct hzp_state *s, uint64_t id, char ret[PATH_MAX],
                     struct hzp_err_text *reterr)
 {
-    struct hzp_logged_checkpoint *kept = NULL;
-    int32_t n = hzp_state_kept(s, &kept, reterr);
-    bool found = false;
-    for (int32_t i = 0; i < n && !found; i++) {
-        found = kept[i].id == id;
-        if (found)
-            snprintf(ret, PATH_MAX, "%s/%s", s->dir, kept[i].name);
-    }
-    free(kept);
-    HZP_TRY(n);
-    return found ? HZP_OK
-                 : hzp_fail(reterr, HZP_ENOENT,
-                            "version %" PRIu64
-                            " is not on disk: one that serves is written when it is given a name",
-                            id);
+    struct hzp_logged_checkpoint kept;
+    HZP_TRY(hzp_state_find_kept(s, id, &kept, reterr));
+    if (!kept.id)
+        return hzp_fail(reterr, HZP_ENOENT,
+                        "version %" PRIu64
+                        " is not on disk: one that serves is written when it is given a name",
+                        id);
+    snprintf(ret, PATH_MAX, "%s/%s", s->dir, kept.name);
+    return HZP_OK;
 }
 
 static bool find_manifest(struct hzp_state *s, uint64_t id, struct hzp_manifest *ret)

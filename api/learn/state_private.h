@@ -210,6 +210,10 @@ void hzp_state_turn_saver(struct hzp_state *s, bool wait);
 
 /* --- versions.c, rollback.c: file thread ------------------------------------------------------ */
 
+/* The checkpoint of the version; ret->id 0: it is not on disk.  Any thread. */
+int hzp_state_find_kept(struct hzp_state *s, uint64_t id, struct hzp_logged_checkpoint *ret,
+                        struct hzp_err_text *reterr);
+
 /* Does the job that waits: waits for what it needs from the trainer, as hzp_state_hold does. */
 void hzp_state_turn_jobs(struct hzp_state *s);
 /* Whether a job waits to be run. */

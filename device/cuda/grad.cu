@@ -189,7 +189,7 @@ extern "C" int hzp_cuda_xent(struct hzp_lane *lane, const void *args)
 static __global__ void seq_loss(struct hzp_seq_loss_args a)
 {
     EACH(i, a.seqs)
-        hzp_sequence_loss(&a, (int32_t)i);
+    hzp_sequence_loss(&a, (int32_t)i);
 }
 
 extern "C" int hzp_cuda_seq_loss(struct hzp_lane *lane, const void *args)

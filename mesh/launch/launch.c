@@ -200,15 +200,19 @@ static int reported(const char *path)
 enum { NOT_INSTALLED = 127 };
 static const char *const launchers[] = {"mpirun", "mpiexec"};
 
-/* The child: becomes the launcher.  It has a process group of its own, so that a terminal's Ctrl-C
- * does not reach it. */
-HZP_NORETURN static void become_launcher(char **command, const sigset_t *mask)
+void hzp_launch_be_child(void)
 {
     int nothing = open("/dev/null", O_RDONLY);
     setpgid(0, 0);
     prctl(PR_SET_PDEATHSIG, SIGTERM);
     if (nothing >= 0)
         dup2(nothing, 0);
+}
+
+/* The child: becomes the launcher. */
+HZP_NORETURN static void become_launcher(char **command, const sigset_t *mask)
+{
+    hzp_launch_be_child();
     sigprocmask(SIG_SETMASK, mask, NULL);
     for (int i = 0; i < HZP_COUNT(launchers); i++) {
         char name[16];

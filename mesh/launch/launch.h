@@ -64,7 +64,7 @@ int hzp_launch_local(int ranks, char **argv, struct hzp_life *life, int *status,
  * keep: each rank 0 finds the socket by hzp_launch_kept.  It is open here as long as there will be
  * a rank 0, so once one has listened, connections that come while there is none wait for the next.
  * With restarts a relay has this socket, and rank 0 finds a Unix socket to which the relay forwards
- * requests (relay_process.h).  SIGHUP that ends nothing reaches rank 0 and the relay; the relay
+ * requests (processes.c).  SIGHUP that ends nothing reaches rank 0 and the relay; the relay
  * also reads the keys again when rank 0 is started again.
  * NULL: nothing is kept. */
 int hzp_launch_processes(int ranks, char **argv, int64_t restarts, bool together,
@@ -77,6 +77,13 @@ int hzp_launch_kept(void);
 /* With a kept Unix socket: the address under which clients reach the launcher's relay, which passes
  * on to that socket what they ask; NULL: it is not told.  Any thread. */
 const char *hzp_launch_kept_url(void);
+
+/* In the relay: rank 0's socket; NULL: this process is not a relay. */
+const char *hzp_launch_relay_to(void);
+
+/* In a child, before it becomes another program: it gets no input, ends with its parent, and has a
+ * process group of its own, so that a terminal's Ctrl-C does not reach it. */
+void hzp_launch_be_child(void);
 
 /* Blocks the signals that a process waits for while its ranks run: those that end the job, and of
  * children.  *ret_terminal: SIGHUP is one of the former, because a terminal has closed. */

@@ -2,7 +2,6 @@
 /* mesh/launch/processes.c - starts ranks on this machine as its own children, without MPI. */
 #include "mesh/launch/launch.h"
 #include "mesh/launch/life.h"
-#include "mesh/launch/relay_process.h"
 #include "mesh/launch/rendezvous.h"
 
 #include "base/arena.h"
@@ -13,18 +12,155 @@
 #include <fcntl.h>
 #include <limits.h>
 #include <signal.h>
+#include <stdbool.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/prctl.h>
 #include <sys/socket.h>
+#include <sys/types.h>
+#include <sys/un.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
-static const char kept_variable[] = "HZP_KEPT_SOCKET"; /* the descriptor, for rank 0 */
-static const char url_variable[] = "HZP_KEPT_URL";     /* where clients come to it */
+/* ---- the relay ---- */
+
+/* The process that holds clients' connections (api/relay/relay.h), and the two sockets that outlive
+ * processes.
+ *
+ *     clients -> port, kept for the relay -> the relay -> a Unix socket, kept for rank 0 -> rank 0
+ *
+ * The launcher has both sockets open as long as there will be a rank 0.  A relay that ends is
+ * started again. */
+struct relay {
+    char path[96]; /* rank 0's socket; "": there is no relay */
+    char url[160]; /* under which clients reach the relay */
+    int port;      /* the socket of clients; -1: none */
+    pid_t pid;     /* 0: it does not run */
+    uint64_t begun_ns;
+    const char *folder; /* borrowed: of the ranks */
+    const char *program;
+    char **argv;
+    const sigset_t *mask; /* that it starts with, and with SIGHUP */
+};
+
+static const char path_variable[] = "HZP_RELAY_TO";    /* rank 0's socket, for the relay */
+static const char kept_variable[] = "HZP_KEPT_SOCKET"; /* the descriptor of a kept socket */
+static const char url_variable[] = "HZP_KEPT_URL";     /* where clients come to rank 0 */
 enum { KEPT_LEAST = 3 };                               /* those below are replaced, or written to */
 static const uint64_t second_ns = 1000000000u;
+
+static void set_number(const char *name, int value)
+{
+    char text[16];
+    snprintf(text, sizeof(text), "%d", value);
+    setenv(name, text, 1);
+}
+
+const char *hzp_launch_relay_to(void)
+{
+    const char *path = getenv("HZP_RANKS_DIR") ? getenv(path_variable) : NULL;
+    return path && *path ? path : NULL;
+}
+
+/* The child: becomes the relay. */
+HZP_NORETURN static void become_relay(const struct relay *p)
+{
+    hzp_launch_be_child();
+    fcntl(p->port, F_SETFD, 0);
+    set_number(kept_variable, p->port);
+    setenv("HZP_RANKS_DIR", p->folder, 1);
+    setenv(path_variable, p->path, 1);
+    /* SIGHUP waits until the relay takes it, also where the ranks ignore it (nohup). */
+    sigset_t mask = *p->mask;
+    sigaddset(&mask, SIGHUP);
+    signal(SIGHUP, SIG_DFL);
+    sigprocmask(SIG_SETMASK, &mask, NULL);
+    execv(p->program, p->argv);
+    _exit(127);
+}
+
+static bool start_relay(struct relay *p)
+{
+    p->begun_ns = hzp_now_ns();
+    p->pid = fork();
+    if (p->pid == 0)
+        become_relay(p);
+    if (p->pid > 0)
+        return true;
+    p->pid = 0;
+    return false;
+}
+
+/* Makes rank 0's socket in the ranks' folder, and starts the relay, which takes clients from the
+ * bound socket `port`.  *ret_fd: rank 0's socket, bound, the caller's.  HZP_EIO. */
+static int open_relay(struct relay *p, int port, int *ret_fd, struct hzp_err_text *reterr)
+{
+    struct sockaddr_un at = {.sun_family = AF_UNIX};
+    p->port = port;
+    snprintf(p->path, sizeof(p->path), "%s/requests", p->folder);
+    snprintf(at.sun_path, sizeof(at.sun_path), "%s", p->path);
+    int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    /* It listens already: what comes before rank 0 has started waits. */
+    if (fd >= 0 && bind(fd, (struct sockaddr *)&at, sizeof(at)) == 0 && listen(fd, 1024) == 0 &&
+        start_relay(p)) {
+        *ret_fd = fd;
+        return HZP_OK;
+    }
+    int r =
+        hzp_fail(reterr, HZP_EIO, "--restart: the relay cannot be started: %s", strerror(errno));
+    if (fd >= 0)
+        close(fd);
+    return r;
+}
+
+/* A process has ended.  True: it was the relay. */
+static bool relay_ended(struct relay *p, pid_t pid, int status)
+{
+    if (!p->pid || p->pid != pid)
+        return false;
+    p->pid = 0;
+    hzp_log(HZP_LOG_ERROR, "ranks",
+            "the relay has ended, %s %d: the connections of its clients are broken",
+            WIFSIGNALED(status) ? "signal" : "status",
+            WIFSIGNALED(status) ? WTERMSIG(status) : WEXITSTATUS(status));
+    return true;
+}
+
+/* Starts it again if it has ended, at most once a second. */
+static void tend_relay(struct relay *p)
+{
+    if (p->path[0] && !p->pid && hzp_now_ns() - p->begun_ns > second_ns)
+        start_relay(p);
+}
+
+/* Makes it read the keys again.  Only the launcher sends it SIGHUP: it has no terminal. */
+static void reload_relay(const struct relay *p)
+{
+    if (p->pid)
+        kill(p->pid, SIGHUP);
+}
+
+/* All ranks have ended: tells the relay to answer who still waits, and waits for its end. */
+static void close_relay(struct relay *p)
+{
+    enum { TIMES = 1000 }; /* each lasts a hundredth of a second */
+    if (p->port >= 0)
+        close(p->port);
+    p->port = -1;
+    if (!p->pid)
+        return;
+    kill(p->pid, SIGTERM);
+    int times = 0;
+    while (waitpid(p->pid, NULL, WNOHANG) == 0)
+        if (++times == TIMES)
+            kill(p->pid, SIGKILL);
+        else
+            usleep(10000);
+    p->pid = 0;
+}
+
+/* ---- ranks ---- */
 
 struct team {
     int ranks;
@@ -39,7 +175,7 @@ struct team {
     uint64_t lost_ns;   /* then: when one was lost, which ends those that began before; 0: never */
     bool asked;         /* to end */
     int kept;           /* rank 0's socket; -1: none */
-    struct hzp_relay_process relay;
+    struct relay relay;
     struct hzp_life *life;
     int status;     /* rank 0's */
     int own_error;  /* the first status by which another rank ended that was not lost; 0: none */
@@ -47,22 +183,10 @@ struct team {
     sigset_t first; /* that rank 0 begins with: SIGHUP to reload waits until it takes it */
 };
 
-static void set_number(const char *name, int value)
-{
-    char text[16];
-    snprintf(text, sizeof(text), "%d", value);
-    setenv(name, text, 1);
-}
-
-/* The child: becomes the rank.  It has a process group of its own, so that a terminal's Ctrl-C does
- * not reach it. */
+/* The child: becomes the rank. */
 HZP_NORETURN static void become_rank(struct team *team, int rank)
 {
-    int nothing = open("/dev/null", O_RDONLY);
-    setpgid(0, 0);
-    prctl(PR_SET_PDEATHSIG, SIGTERM);
-    if (nothing >= 0)
-        dup2(nothing, 0);
+    hzp_launch_be_child();
     set_number("RANK", rank);
     set_number("WORLD_SIZE", team->ranks);
     set_number("LOCAL_RANK", rank);
@@ -112,7 +236,7 @@ const char *hzp_launch_kept_url(void)
 static int keep_socket(struct team *team, const struct hzp_launch_keep *keep, bool relayed,
                        struct hzp_err_text *reterr)
 {
-    struct hzp_relay_process *relay = &team->relay;
+    struct relay *relay = &team->relay;
     int fd;
     HZP_TRY(keep->open(keep->ctx, &fd, relay->url, sizeof(relay->url), reterr));
     team->kept = fcntl(fd, F_DUPFD_CLOEXEC, KEPT_LEAST);
@@ -127,7 +251,7 @@ static int keep_socket(struct team *team, const struct hzp_launch_keep *keep, bo
     relay->mask = &team->mask;
     int port = team->kept;
     team->kept = -1;
-    HZP_TRY(hzp_relay_process_open(relay, port, &fd, reterr));
+    HZP_TRY(open_relay(relay, port, &fd, reterr));
     team->kept = fcntl(fd, F_DUPFD_CLOEXEC, KEPT_LEAST);
     close(fd);
     return team->kept >= 0 ? HZP_OK
@@ -172,7 +296,7 @@ static void start_due(struct team *team)
         if (start(team, r, NULL) < 0)
             hzp_log(HZP_LOG_ERROR, "ranks", "cannot start rank %d again", r);
         if (r == 0)
-            hzp_relay_process_reload(&team->relay); /* rank 0 reads the keys as they are now */
+            reload_relay(&team->relay); /* rank 0 reads the keys as they are now */
     }
 }
 
@@ -211,7 +335,7 @@ static void reap(struct team *team)
 {
     int status;
     for (pid_t pid; (pid = waitpid(-1, &status, WNOHANG)) > 0;) {
-        bool known = hzp_relay_process_ended(&team->relay, pid, status);
+        bool known = relay_ended(&team->relay, pid, status);
         for (int r = 0; r < team->ranks && !known; r++)
             if (team->pid[r] == pid) {
                 ended(team, r, status);
@@ -261,7 +385,7 @@ static void reload(const struct team *team)
 {
     if (team->pid[0])
         kill(team->pid[0], SIGHUP);
-    hzp_relay_process_reload(&team->relay);
+    reload_relay(&team->relay);
 }
 
 /* Waits until all have ended; passes signals on to rank 0, which lets the others end in order.  A
@@ -278,7 +402,7 @@ static void wait_for_ranks(struct team *team, const sigset_t *set, bool terminal
         kill_hanging(team);
         kill_silent(team);
         if (!team->asked)
-            hzp_relay_process_tend(&team->relay);
+            tend_relay(&team->relay);
         int number = sigtimedwait(set, NULL, &turn);
         bool ends = number == SIGTERM || number == SIGINT || (number == SIGHUP && terminal);
         team->asked |= ends;
@@ -336,7 +460,7 @@ int hzp_launch_processes(int ranks, char **argv, int64_t restarts, bool together
         kill_all(&team);
     wait_for_ranks(&team, &set, terminal);
     let_go(&team);
-    hzp_relay_process_close(&team.relay);
+    close_relay(&team.relay);
     sigprocmask(SIG_SETMASK, &team.mask, NULL);
     hzp_rendezvous_remove(team.folder); /* with the sockets of ranks that were killed */
     free(team.pid);

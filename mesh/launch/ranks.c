@@ -16,8 +16,8 @@ enum { HOST_NAME = 256 };
 
 /* What rank 0 tells the others over the link: where it listens. */
 struct invitation {
-    char endpoint[HZP_CONTROL_ENDPOINT]; /* "": it failed */
-    char key[HZP_CONTROL_KEY];           /* "": none, on one machine */
+    char endpoint[HZP_PIPE_ENDPOINT]; /* "": it failed */
+    char key[HZP_PIPE_KEY];           /* "": none, on one machine */
 };
 
 static bool mpi_usable(struct hzp_link_about *about)
@@ -58,13 +58,13 @@ int hzp_ranks_start(const struct hzp_ranks_settings *settings, char **argv,
         return HZP_OK;
     }
     struct hzp_link_about about;
-    char key[HZP_CONTROL_KEY];
+    char key[HZP_PIPE_KEY];
     /* Only where it is asked for: mpirun itself listens on every address. */
     bool mpi = settings->link == HZP_RANKS_MPI;
     if (mpi && !mpi_usable(&about))
         return hzp_fail_param(reterr, HZP_EUNSUP, "--ranks", "--ranks %lld: %s",
                               (long long)settings->ranks, about.text);
-    HZP_TRY(hzp_control_make_key(key, reterr)); /* says so if there is no ZeroMQ */
+    HZP_TRY(hzp_pipe_make_key(key, reterr)); /* says so if ZeroMQ has no CURVE */
     hzp_life_open(&life, settings->silent_s);
     int r = mpi ? run_ranks(settings, argv, &life, status, reterr)
                 : hzp_launch_processes((int)settings->ranks, argv, settings->restarts,
@@ -96,19 +96,18 @@ static int listen_for_others(const struct hzp_ranks *ranks, struct hzp_control_c
                              struct hzp_control **ret_control, struct hzp_err_text *reterr)
 {
     char name[HOST_NAME] = "127.0.0.1";
-    const char *host = "127.0.0.1";
-    int r = hzp_control_make_key(invitation->key, reterr);
+    int r = hzp_pipe_make_key(invitation->key, reterr);
     if (r == HZP_OK)
         config->key = invitation->key;
     if (!local) {
         HZP_TRY(r);
-        host = "*";
         if (ranks->launch.host[0])
             snprintf(name, sizeof(name), "%s", ranks->launch.host);
         else if (gethostname(name, sizeof(name) - 1) != 0)
             return hzp_fail(reterr, HZP_EIO, "this machine has no name; set MASTER_ADDR");
     }
-    return hzp_control_listen(config, host, 0, name, invitation->endpoint, ret_control, reterr);
+    snprintf(invitation->endpoint, sizeof(invitation->endpoint), "tcp://%s:0", name);
+    return hzp_control_listen(config, invitation->endpoint, ret_control, reterr);
 }
 
 static int open_control(const struct hzp_ranks *ranks, struct hzp_control_config *config,
@@ -184,20 +183,18 @@ static int open_zmq(const struct hzp_ranks_settings *settings, const char *recor
                                .latency_ns = (uint64_t)(settings->link_latency_ms * 1e6)};
     struct share share;
     uint16_t port[HZP_LINK_ZMQ_RANKS_MAX];
-    char endpoint[HZP_CONTROL_ENDPOINT], file[sizeof(where->folder) + 8];
+    char endpoint[HZP_PIPE_ENDPOINT];
     memset(&share, 0, sizeof(share));
     share.generation = ret->generation + 1;
     share.runs = ret->runs;
     ret->met = false;
     HZP_TRY(hzp_link_open_zmq(&zmq, port, &ret->link, reterr));
     hzp_rendezvous_endpoint(where, endpoint);
-    snprintf(file, sizeof(file), "%s/control", where->folder);
     config->key = zmq.key;
     if (ret->rank)
         HZP_TRY(hzp_control_connect(config, endpoint, ret_control, reterr));
     else
-        HZP_TRY(hzp_control_listen(config, tcp ? "*" : file, tcp ? where->port : 0, where->host,
-                                   endpoint, ret_control, reterr));
+        HZP_TRY(hzp_control_listen(config, endpoint, ret_control, reterr));
     hzp_control_offer_ports(*ret_control, port);
     HZP_TRY(hzp_control_meet(*ret_control, record, &share, sizeof(share), ret->link, reterr));
     ret->met = true;
@@ -372,6 +369,7 @@ int hzp_ranks_replicas_place(const struct hzp_ranks *ranks, struct hzp_pipe_plac
     if (!ranks->rendezvous.from[0])
         return hzp_fail_param(reterr, HZP_EUNSUP, "--replicas",
                               "--replicas needs ranks that are linked by ZeroMQ (--link zmq)");
+    *ret = (struct hzp_pipe_place){.open = false};
     hzp_rendezvous_replicas(&ranks->rendezvous, ret->endpoint);
     memcpy(ret->key, ranks->rendezvous.key, sizeof(ret->key));
     return HZP_OK;

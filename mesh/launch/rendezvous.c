@@ -104,7 +104,7 @@ static int read_key(const char *text, struct hzp_rendezvous *r, struct hzp_err_t
         for (int k = 4; k >= 0; k--, value /= 85)
             r->key[5 * i + k] = z85[value % 85];
     }
-    r->key[HZP_CONTROL_KEY - 1] = 0;
+    r->key[HZP_PIPE_KEY - 1] = 0;
     return HZP_OK;
 }
 
@@ -164,21 +164,21 @@ void hzp_rendezvous_close(struct hzp_rendezvous *r)
 }
 
 static void endpoint(const struct hzp_rendezvous *r, const char *file, int port,
-                     char ret[HZP_CONTROL_ENDPOINT])
+                     char ret[HZP_PIPE_ENDPOINT])
 {
     bool v6 = strchr(r->host, ':') != NULL;
     if (r->folder[0])
-        snprintf(ret, HZP_CONTROL_ENDPOINT, "ipc://%s/%s", r->folder, file);
+        snprintf(ret, HZP_PIPE_ENDPOINT, "ipc://%s/%s", r->folder, file);
     else
-        snprintf(ret, HZP_CONTROL_ENDPOINT, v6 ? "tcp://[%s]:%d" : "tcp://%s:%d", r->host, port);
+        snprintf(ret, HZP_PIPE_ENDPOINT, v6 ? "tcp://[%s]:%d" : "tcp://%s:%d", r->host, port);
 }
 
-void hzp_rendezvous_endpoint(const struct hzp_rendezvous *r, char ret[HZP_CONTROL_ENDPOINT])
+void hzp_rendezvous_endpoint(const struct hzp_rendezvous *r, char ret[HZP_PIPE_ENDPOINT])
 {
     endpoint(r, "control", r->port, ret);
 }
 
-void hzp_rendezvous_replicas(const struct hzp_rendezvous *r, char ret[HZP_CONTROL_ENDPOINT])
+void hzp_rendezvous_replicas(const struct hzp_rendezvous *r, char ret[HZP_PIPE_ENDPOINT])
 {
     endpoint(r, "replicas", r->port + 1, ret);
 }

@@ -25,9 +25,9 @@ struct hzp_rendezvous {
     char folder[80]; /* ""; TCP */
     char host[256];  /* TCP */
     int port;
-    char key[HZP_CONTROL_KEY]; /* TCP */
-    char from[80];             /* the variables and options that it was taken from */
-    int lock;                  /* rank 0: of a folder that is named by the port; -1: none */
+    char key[HZP_PIPE_KEY]; /* TCP */
+    char from[80];          /* the variables and options that it was taken from */
+    int lock;               /* rank 0: of a folder that is named by the port; -1: none */
 };
 
 /* port: --rank-port; 0: not given.  Errors name the variable.  HZP_EINVAL: ranks on several
@@ -43,6 +43,6 @@ void hzp_rendezvous_close(struct hzp_rendezvous *r);
 void hzp_rendezvous_remove(const char *folder);
 
 /* What rank 0 listens on, for hzp_control_listen, and what others connect to. */
-void hzp_rendezvous_endpoint(const struct hzp_rendezvous *r, char ret[HZP_CONTROL_ENDPOINT]);
+void hzp_rendezvous_endpoint(const struct hzp_rendezvous *r, char ret[HZP_PIPE_ENDPOINT]);
 /* The same for the requests of replicas: another file, or the next port. */
-void hzp_rendezvous_replicas(const struct hzp_rendezvous *r, char ret[HZP_CONTROL_ENDPOINT]);
+void hzp_rendezvous_replicas(const struct hzp_rendezvous *r, char ret[HZP_PIPE_ENDPOINT]);

@@ -223,35 +223,6 @@ static int gather(struct hzp_link_worker *worker, const struct hzp_link_group *g
     return HZP_OK;
 }
 
-/* send holds `total` bytes in pieces of `piece`; dst gets this member's piece of the sum. */
-static int scatter(struct hzp_link_worker *worker, const struct hzp_link_group *group,
-                   const struct hzp_transfer *t, char *dst, size_t piece, size_t total)
-{
-    struct mpi_link *link = (struct mpi_link *)worker;
-    int me = group->index, n = group->count;
-    const char *send = t->send;
-    size_t my_begin = hzp_link_border(piece, total, me),
-           my_end = hzp_link_border(piece, total, me + 1);
-    size_t size = hzp_wire_size(t->type);
-    for (size_t at = 0; at < piece; at += link->chunk) {
-        size_t mine = part(my_begin, my_end, at, link->chunk);
-        for (int m = 0; m < n; m++) {
-            size_t begin = hzp_link_border(piece, total, m),
-                   end = hzp_link_border(piece, total, m + 1);
-            bool other = m != me;
-            char *area = link->scratch + link->chunk * (size_t)m;
-            const char *out = send + hzp_link_begin(t, piece, total, m) + at;
-            link->piece[m] = other ? area : out;
-            HZP_TRY(exchange(link, group, m, other ? out : NULL, part(begin, end, at, link->chunk),
-                             other ? area : NULL, mine));
-        }
-        HZP_TRY(settle(link, 2 * n));
-        if (mine)
-            hzp_wire_sum(t->type, dst + at, link->piece, n, mine / size, t->onto);
-    }
-    return HZP_OK;
-}
-
 /* How many bytes came from a member in the exchange that has been settled. */
 static size_t received(struct mpi_link *link, const struct hzp_link_group *group, int m)
 {
@@ -279,32 +250,38 @@ static int add_sparse(struct mpi_link *link, const struct hzp_link_group *group,
     return HZP_OK;
 }
 
-/* As scatter; a member's area of the scratch buffer holds what is received, then what is sent. */
-static int scatter_sparse(struct hzp_link_worker *worker, const struct hzp_link_group *group,
-                          const struct hzp_transfer *t, char *dst, size_t piece, size_t total)
+/* send holds `total` bytes in pieces of `piece`; dst gets this member's piece of the sum.  Without
+ * zeros a member's area of the scratch buffer holds what is received, then what is sent. */
+static int scatter(struct hzp_link_worker *worker, const struct hzp_link_group *group,
+                   const struct hzp_transfer *t, char *dst, size_t piece, size_t total)
 {
     struct mpi_link *link = (struct mpi_link *)worker;
     int me = group->index, n = group->count;
-    const char *send = t->send;
     size_t my_begin = hzp_link_border(piece, total, me),
-           my_end = hzp_link_border(piece, total, me + 1);
-    size_t half = link->chunk / 2 / 64 * 64, chunk = hzp_sparse_fits(half);
+           my_end = hzp_link_border(piece, total, me + 1), half = link->chunk / 2 / 64 * 64;
+    size_t chunk = t->nonzero ? hzp_sparse_fits(half) : link->chunk;
     for (size_t at = 0; at < piece; at += chunk) {
-        size_t mine = part(my_begin, my_end, at, chunk);
+        size_t mine = part(my_begin, my_end, at, chunk), in = t->nonzero && mine ? half : mine;
         for (int m = 0; m < n; m++) {
-            size_t begin = hzp_link_border(piece, total, m),
-                   theirs = part(begin, hzp_link_border(piece, total, m + 1), at, chunk);
-            char *in = link->scratch + link->chunk * (size_t)m, *out = in + half;
+            size_t out_bytes = part(hzp_link_border(piece, total, m),
+                                    hzp_link_border(piece, total, m + 1), at, chunk);
             bool other = m != me;
-            size_t packed =
-                other ? hzp_sparse_pack(send + hzp_link_begin(t, piece, total, m) + at, theirs, out)
-                      : 0;
-            worker->base.counted += packed;
-            HZP_TRY(exchange(link, group, m, out, packed, other && mine ? in : NULL, half));
+            char *area = link->scratch + link->chunk * (size_t)m;
+            const char *out = (const char *)t->send + hzp_link_begin(t, piece, total, m) + at;
+            link->piece[m] = other ? area : out;
+            if (t->nonzero && other) {
+                out_bytes = hzp_sparse_pack(out, out_bytes, area + half);
+                out = area + half;
+                worker->base.counted += out_bytes;
+            }
+            HZP_TRY(
+                exchange(link, group, m, other ? out : NULL, out_bytes, other ? area : NULL, in));
         }
         HZP_TRY(settle(link, 2 * n));
-        HZP_TRY(add_sparse(link, group, send + hzp_link_begin(t, piece, total, me) + at, dst + at,
-                           mine));
+        if (t->nonzero)
+            HZP_TRY(add_sparse(link, group, link->piece[me], dst + at, mine));
+        else if (mine)
+            hzp_wire_sum(t->type, dst + at, link->piece, n, mine / hzp_wire_size(t->type), t->onto);
     }
     return HZP_OK;
 }
@@ -341,8 +318,8 @@ static void rest(struct hzp_link_worker *worker, uint64_t ns)
     hzp_wake_wait(&((struct mpi_link *)worker)->work, ns);
 }
 
-static const struct hzp_link_moves moves_mpi = {look_for_abort, rest,           meet,     gather,
-                                                scatter,        scatter_sparse, broadcast};
+static const struct hzp_link_moves moves_mpi = {look_for_abort, rest,    meet,
+                                                gather,         scatter, broadcast};
 
 /* ---- the thread ---- */
 

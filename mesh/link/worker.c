@@ -134,8 +134,7 @@ static int move(struct hzp_link_worker *w, const struct hzp_link_group *group,
             memcpy(recv + bytes * (size_t)group->index, t->send, bytes);
         return moves->gather(w, group, recv, bytes, bytes * n);
     case HZP_REDUCE_SCATTER:
-        return (t->nonzero ? moves->scatter_sparse : moves->scatter)(w, group, t, recv, bytes,
-                                                                     bytes * n);
+        return moves->scatter(w, group, t, recv, bytes, bytes * n);
     case HZP_ALL_REDUCE: {
         size_t piece = HZP_DIV_UP(t->count, n) * size;
         char *own = recv + hzp_link_border(piece, bytes, group->index);

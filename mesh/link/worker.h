@@ -29,12 +29,10 @@ struct hzp_link_moves {
     /* Every member has filled its own piece of recv, and gets the others'. */
     int (*gather)(struct hzp_link_worker *w, const struct hzp_link_group *group, char *recv,
                   size_t piece, size_t total);
-    /* Every member gets the sum of its own piece of all members' t->send, at dst. */
+    /* Every member gets the sum of its own piece of all members' t->send, at dst.  With t->nonzero
+     * without blocks of zeros: it adds to base.counted what it sends. */
     int (*scatter)(struct hzp_link_worker *w, const struct hzp_link_group *group,
                    const struct hzp_transfer *t, char *dst, size_t piece, size_t total);
-    /* The same onto dst, of F32, without blocks of zeros; adds to base.counted what it sends. */
-    int (*scatter_sparse)(struct hzp_link_worker *w, const struct hzp_link_group *group,
-                          const struct hzp_transfer *t, char *dst, size_t piece, size_t total);
     /* Every member gets what stands at the root's recv. */
     int (*broadcast)(struct hzp_link_worker *w, const struct hzp_link_group *group, int root,
                      char *recv, size_t total);

@@ -205,13 +205,8 @@ static void rest(struct hzp_link_worker *worker, uint64_t ns)
         wait_ms(of(worker), (long)(ns / 1000000));
 }
 
-static const struct hzp_link_moves moves_zmq = {look,
-                                                rest,
-                                                hzp_zmq_meet,
-                                                hzp_zmq_gather,
-                                                hzp_zmq_scatter,
-                                                hzp_zmq_scatter_sparse,
-                                                hzp_zmq_broadcast};
+static const struct hzp_link_moves moves_zmq = {
+    look, rest, hzp_zmq_meet, hzp_zmq_gather, hzp_zmq_scatter, hzp_zmq_broadcast};
 
 /* ---- the thread ---- */
 

@@ -67,7 +67,5 @@ int hzp_zmq_gather(struct hzp_link_worker *worker, const struct hzp_link_group *
                    size_t piece, size_t total);
 int hzp_zmq_scatter(struct hzp_link_worker *worker, const struct hzp_link_group *group,
                     const struct hzp_transfer *t, char *dst, size_t piece, size_t total);
-int hzp_zmq_scatter_sparse(struct hzp_link_worker *worker, const struct hzp_link_group *group,
-                           const struct hzp_transfer *t, char *dst, size_t piece, size_t total);
 int hzp_zmq_broadcast(struct hzp_link_worker *worker, const struct hzp_link_group *group, int root,
                       char *recv, size_t total);

@@ -105,6 +105,7 @@ int hzp_zmq_meet(struct hzp_link_worker *worker, const struct hzp_link_group *gr
 {
     struct hzp_zmq_link *link = (struct hzp_zmq_link *)worker;
     struct hzp_link_header mine = hzp_link_header_of(group, t);
+    link->sparse = t->nonzero > 0;
     for (int m = 0; m < group->count; m++)
         if (member(link, group, m))
             member(link, group, m)->told = member(link, group, m)->heard = false;
@@ -269,16 +270,6 @@ int hzp_zmq_scatter(struct hzp_link_worker *worker, const struct hzp_link_group 
         }
     }
     return HZP_OK;
-}
-
-int hzp_zmq_scatter_sparse(struct hzp_link_worker *worker, const struct hzp_link_group *group,
-                           const struct hzp_transfer *t, char *dst, size_t piece, size_t total)
-{
-    struct hzp_zmq_link *link = (struct hzp_zmq_link *)worker;
-    link->sparse = true;
-    int r = hzp_zmq_scatter(worker, group, t, dst, piece, total);
-    link->sparse = false;
-    return r;
 }
 
 /* Along the chain of members that begins at the root: each passes on what it has received. */

@@ -1,11 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* mesh/peers/control.c - the control messages, by ZeroMQ: sockets and the meeting.
- *
- * Rank 0 has a ROUTER socket, each other rank a DEALER with a random name, by which rank 0 answers.
- * A message is one frame (control_state.h).
- *
- * With a key all ranks use one CURVE key pair; rank 0 accepts no other (ZAP).
- */
+/* mesh/peers/control.c - the control messages: the meeting. */
 #include "mesh/peers/control_state.h"
 
 #include "base/arena.h"
@@ -15,48 +9,11 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <zmq.h>
 
 static const char magic[7] = "hzpctl3";
 static const uint64_t hello_ns = 250000000; /* from one hello to the next */
 
-/* ---- sockets ---- */
-
-static int socket_failed(const char *what, const char *name, struct hzp_err_text *reterr)
-{
-    return hzp_fail(reterr, HZP_EIO, "control messages: %s %s: %s", what, name,
-                    zmq_strerror(zmq_errno()));
-}
-
-static void set_number(void *socket, int option, int value)
-{
-    int r = zmq_setsockopt(socket, option, &value, sizeof(value));
-    HZP_ASSERT(r == 0);
-}
-
-/* Gives the socket this run's key; server: rank 0's. */
-static int set_key(struct hzp_control *c, bool server, struct hzp_err_text *reterr)
-{
-    if (!c->config.key)
-        return HZP_OK;
-    if (strlen(c->config.key) != HZP_CONTROL_KEY - 1 ||
-        zmq_curve_public(c->public_key, c->config.key) != 0 ||
-        !zmq_z85_decode(c->public_bytes, c->public_key))
-        return hzp_fail(reterr, HZP_EINVAL,
-                        "control messages: the key is not one that hzpserve made, or this ZeroMQ "
-                        "has no CURVE");
-    int r = zmq_setsockopt(c->socket, ZMQ_CURVE_SECRETKEY, c->config.key, HZP_CONTROL_KEY);
-    if (server) {
-        set_number(c->socket, ZMQ_CURVE_SERVER, 1);
-        r |= zmq_setsockopt(c->socket, ZMQ_ZAP_DOMAIN, "hzp", 3);
-    } else {
-        r |= zmq_setsockopt(c->socket, ZMQ_CURVE_PUBLICKEY, c->public_key, HZP_CONTROL_KEY);
-        r |= zmq_setsockopt(c->socket, ZMQ_CURVE_SERVERKEY, c->public_key, HZP_CONTROL_KEY);
-    }
-    return r ? socket_failed("key", "refused", reterr) : HZP_OK;
-}
-
-static struct hzp_control *create(const struct hzp_control_config *config, int type)
+static struct hzp_control *create(const struct hzp_control_config *config)
 {
     struct hzp_control *c = hzp_xcalloc(1, sizeof(*c));
     c->config = *config;
@@ -68,25 +25,12 @@ static struct hzp_control *create(const struct hzp_control_config *config, int t
     hzp_lock_init(&c->lock, HZP_LOCK_CONTROL);
     hzp_wake_init(&c->told_spans);
     hzp_stragglers_init(&c->stragglers, config->ranks);
-    c->context = zmq_ctx_new();
-    c->socket = c->context ? zmq_socket(c->context, type) : NULL;
-    if (c->socket) {
-        set_number(c->socket, ZMQ_LINGER, 1000); /* goodbyes and refusals still leave */
-        set_number(c->socket, ZMQ_IPV6, 1);
-        int64_t largest = HZP_CONTROL_MESSAGE;
-        zmq_setsockopt(c->socket, ZMQ_MAXMSGSIZE, &largest, sizeof(largest));
-    }
     return c;
 }
 
 static void destroy(struct hzp_control *c)
 {
-    if (c->socket)
-        zmq_close(c->socket);
-    if (c->zap)
-        zmq_close(c->zap);
-    if (c->context)
-        zmq_ctx_term(c->context);
+    hzp_pipe_close(c->pipe);
     hzp_lock_fini(&c->lock);
     for (int r = 0; r < c->config.ranks; r++) {
         free(c->peer[r].text);
@@ -100,57 +44,16 @@ static void destroy(struct hzp_control *c)
     free(c);
 }
 
-int hzp_control_make_key(char ret[HZP_CONTROL_KEY], struct hzp_err_text *reterr)
+static int open_control(const struct hzp_control_config *config, const char *endpoint,
+                        struct hzp_control **ret, struct hzp_err_text *reterr)
 {
-    char public_key[HZP_CONTROL_KEY];
-    if (zmq_curve_keypair(public_key, ret) != 0)
-        return hzp_fail(reterr, HZP_EUNSUP, "control messages: no key: %s",
-                        zmq_strerror(zmq_errno()));
-    return HZP_OK;
-}
-
-static int listen_on(struct hzp_control *c, const char *host, int port, const char *name,
-                     char endpoint[HZP_CONTROL_ENDPOINT], struct hzp_err_text *reterr)
-{
-    char address[HZP_CONTROL_ENDPOINT], bound[HZP_CONTROL_ENDPOINT];
-    size_t size = sizeof(bound);
-    bool file = host[0] == '/';
-    bool loopback = file || !strcmp(host, "127.0.0.1") || !strcmp(host, "[::1]");
-    if (!loopback && !c->config.key)
-        return hzp_fail(reterr, HZP_EINVAL,
-                        "control messages: %s is not loopback, and there is no key", host);
-    if (!c->socket)
-        return socket_failed("no", "socket", reterr);
-    HZP_TRY(set_key(c, true, reterr));
-    if (c->config.key) {
-        c->zap = zmq_socket(c->context, ZMQ_REP);
-        if (!c->zap || zmq_bind(c->zap, "inproc://zeromq.zap.01") != 0)
-            return socket_failed("cannot authenticate on", host, reterr);
-        set_number(c->zap, ZMQ_LINGER, 0);
-    }
-    if (file)
-        snprintf(address, sizeof(address), "ipc://%.250s", host);
-    else
-        snprintf(address, sizeof(address), port ? "tcp://%.250s:%d" : "tcp://%.250s:*", host, port);
-    if (zmq_bind(c->socket, address) != 0)
-        return socket_failed("cannot listen on", address, reterr);
-    if (zmq_getsockopt(c->socket, ZMQ_LAST_ENDPOINT, bound, &size) != 0)
-        return socket_failed("no address of", address, reterr);
-    const char *colon = strrchr(bound, ':');
-    if (file)
-        snprintf(endpoint, HZP_CONTROL_ENDPOINT, "%s", address);
-    else
-        snprintf(endpoint, HZP_CONTROL_ENDPOINT, "tcp://%.250s%s", name, colon ? colon : "");
-    return HZP_OK;
-}
-
-int hzp_control_listen(const struct hzp_control_config *config, const char *host, int port,
-                       const char *name, char endpoint[HZP_CONTROL_ENDPOINT],
-                       struct hzp_control **ret, struct hzp_err_text *reterr)
-{
-    struct hzp_control *c = create(config, ZMQ_ROUTER);
-    int r = listen_on(c, host, port, name, endpoint, reterr);
+    struct hzp_pipe_place at = {.open = true};
+    struct hzp_control *c = create(config);
+    snprintf(at.endpoint, sizeof(at.endpoint), "%s", endpoint);
+    snprintf(at.key, sizeof(at.key), "%s", config->key ? config->key : "");
     c->config.key = NULL; /* the caller's; not needed any more */
+    int r = (config->rank ? hzp_pipe_connect : hzp_pipe_listen)(&at, HZP_CONTROL_MESSAGE, &c->pipe,
+                                                                reterr);
     if (r < 0)
         destroy(c);
     else
@@ -158,38 +61,25 @@ int hzp_control_listen(const struct hzp_control_config *config, const char *host
     return r;
 }
 
-static int connect_to(struct hzp_control *c, const char *endpoint, struct hzp_err_text *reterr)
+int hzp_control_listen(const struct hzp_control_config *config, char endpoint[HZP_PIPE_ENDPOINT],
+                       struct hzp_control **ret, struct hzp_err_text *reterr)
 {
-    if (!c->socket)
-        return socket_failed("no", "socket", reterr);
-    HZP_TRY(set_key(c, false, reterr));
-    if (zmq_connect(c->socket, endpoint) != 0)
-        return socket_failed("cannot connect to", endpoint, reterr);
+    HZP_TRY(open_control(config, endpoint, ret, reterr));
+    hzp_pipe_set_port((*ret)->pipe, endpoint);
     return HZP_OK;
 }
 
 int hzp_control_connect(const struct hzp_control_config *config, const char *endpoint,
                         struct hzp_control **ret, struct hzp_err_text *reterr)
 {
-    struct hzp_control *c = create(config, ZMQ_DEALER);
-    int r = connect_to(c, endpoint, reterr);
-    c->config.key = NULL; /* the caller's; not needed any more */
-    if (r < 0)
-        destroy(c);
-    else
-        *ret = c;
-    return r;
+    return open_control(config, endpoint, ret, reterr);
 }
 
 int hzp_control_send(struct hzp_control *c, int rank, const void *data, size_t size)
 {
-    const struct hzp_peer *p = &c->peer[rank];
-    if (c->config.rank == 0) {
-        if (!p->name_size ||
-            zmq_send(c->socket, p->name, p->name_size, ZMQ_SNDMORE | ZMQ_DONTWAIT) < 0)
-            return HZP_EBUSY;
-    }
-    return zmq_send(c->socket, data, size, ZMQ_DONTWAIT) < 0 ? HZP_EBUSY : HZP_OK;
+    const struct hzp_pipe_peer *who = &c->peer[rank].who;
+    bool known = c->config.rank || who->size;
+    return known && hzp_pipe_send(c->pipe, who, data, size) == HZP_OK ? HZP_OK : HZP_EBUSY;
 }
 
 void hzp_control_send_all(struct hzp_control *c, const void *data, size_t size)
@@ -201,70 +91,25 @@ void hzp_control_send_all(struct hzp_control *c, const void *data, size_t size)
             hzp_control_send(c, r, data, size);
 }
 
-int hzp_control_receive(struct hzp_control *c, void *data, size_t max, char name[HZP_CONTROL_NAME],
-                        size_t *name_size)
+int hzp_control_receive(struct hzp_control *c, void *data, size_t max, struct hzp_pipe_peer *who)
 {
-    int n = 0, frames = 0, more = 1;
-    *name_size = 0;
-    while (more) {
-        bool is_name = c->config.rank == 0 && frames == 0;
-        zmq_msg_t frame;
-        zmq_msg_init(&frame);
-        if (zmq_msg_recv(&frame, c->socket, ZMQ_DONTWAIT) < 0) {
-            zmq_msg_close(&frame);
-            return -1;
-        }
-        size_t size = zmq_msg_size(&frame);
-        const char *from = zmq_msg_gets(&frame, "Peer-Address"); /* NULL: not by TCP */
-        bool fits = size && size <= (is_name ? HZP_CONTROL_NAME : max);
-        if (fits)
-            memcpy(is_name ? name : data, zmq_msg_data(&frame), size);
-        if (is_name)
-            *name_size = fits ? size : 0;
-        else
-            n = fits ? (int)size : 0;
-        snprintf(c->from, sizeof(c->from), "%s", from ? from : "");
-        more = zmq_msg_more(&frame);
-        frames++;
-        zmq_msg_close(&frame);
-    }
-    return frames == (c->config.rank ? 1 : 2) ? n : 0;
+    const char *message;
+    size_t size;
+    if (!hzp_pipe_receive(c->pipe, who, &message, &size))
+        return -1;
+    hzp_pipe_host(c->pipe, c->from);
+    if (size > max)
+        return 0;
+    memcpy(data, message, size);
+    return (int)size;
 }
 
-/* Answers one question whether a client's key is right (RFC 27). */
-static void authenticate(struct hzp_control *c)
+int hzp_control_rank_of(const struct hzp_control *c, const struct hzp_pipe_peer *who)
 {
-    char frame[7][256];
-    int size[7], frames = 0, more = 1;
-    size_t more_size = sizeof(more);
-    while (more) {
-        char spare[256];
-        int n = zmq_recv(c->zap, frames < 7 ? frame[frames] : spare, 256, ZMQ_DONTWAIT);
-        if (n < 0)
-            return;
-        if (frames < 7)
-            size[frames++] = n;
-        zmq_getsockopt(c->zap, ZMQ_RCVMORE, &more, &more_size);
-    }
-    /* version, request, domain, address, identity, mechanism, key */
-    bool right = frames == 7 && size[5] == 5 && !memcmp(frame[5], "CURVE", 5) && size[6] == 32 &&
-                 !memcmp(frame[6], c->public_bytes, 32);
-    if (frames < 2)
-        size[1] = 0;
-    zmq_send(c->zap, "1.0", 3, ZMQ_SNDMORE);
-    zmq_send(c->zap, frame[1], (size_t)HZP_MIN(size[1], 255), ZMQ_SNDMORE);
-    zmq_send(c->zap, right ? "200" : "400", 3, ZMQ_SNDMORE);
-    zmq_send(c->zap, "", 0, ZMQ_SNDMORE);
-    zmq_send(c->zap, "", 0, ZMQ_SNDMORE);
-    zmq_send(c->zap, "", 0, 0);
-}
-
-void hzp_control_poll(struct hzp_control *c, long milliseconds)
-{
-    zmq_pollitem_t item[2] = {{.socket = c->socket, .events = ZMQ_POLLIN},
-                              {.socket = c->zap, .events = ZMQ_POLLIN}};
-    if (zmq_poll(item, c->zap ? 2 : 1, milliseconds) > 0 && c->zap && item[1].revents)
-        authenticate(c);
+    int rank = 1;
+    while (rank < c->config.ranks && !(who->size && hzp_pipe_same(&c->peer[rank].who, who)))
+        rank++;
+    return rank;
 }
 
 /* ---- the meeting ---- */
@@ -297,7 +142,7 @@ static int judge(struct hzp_control *c, const struct hzp_control_hello *h, const
                  h->ranks, c->config.ranks);
     else if (h->rank <= 0 || h->rank >= c->config.ranks)
         snprintf(why, size, "a second rank %d came to a run of %d ranks", h->rank, c->config.ranks);
-    else if (c->peer[h->rank].name_size && !c->config.again && !h->again)
+    else if (c->peer[h->rank].who.size && !c->config.again && !h->again)
         snprintf(why, size, "rank %d came twice", h->rank);
     else {
         same_record(record, h->record, h->rank, why, size);
@@ -306,12 +151,11 @@ static int judge(struct hzp_control *c, const struct hzp_control_hello *h, const
     return -1;
 }
 
-void hzp_control_refuse(struct hzp_control *c, const char *name, size_t name_size, const char *why)
+void hzp_control_refuse(struct hzp_control *c, const struct hzp_pipe_peer *who, const char *why)
 {
     char message[HZP_CONTROL_TEXT + 1];
     int n = snprintf(message, sizeof(message), "X%s", why);
-    if (zmq_send(c->socket, name, name_size, ZMQ_SNDMORE | ZMQ_DONTWAIT) >= 0)
-        zmq_send(c->socket, message, (size_t)HZP_MIN(n, HZP_CONTROL_TEXT), ZMQ_DONTWAIT);
+    hzp_pipe_send(c->pipe, who, message, (size_t)HZP_MIN(n, HZP_CONTROL_TEXT));
 }
 
 /* "ranks 1 and 3 of 4" */
@@ -320,24 +164,14 @@ static void absent(struct hzp_control *c, char *text, size_t size)
     size_t n = 0;
     *text = 0;
     for (int r = 1; r < c->config.ranks && n + 32 < size; r++)
-        if (!c->peer[r].name_size)
+        if (!c->peer[r].who.size)
             n += (size_t)snprintf(text + n, size - n, "%s%d", n ? "," : "", r);
 }
 
-/* Whether this socket is known: a rank says hello again and again until it is welcome. */
-static bool said_hello(const struct hzp_control *c, const char *name, size_t name_size)
+static void note_hello(struct hzp_peer *p, const struct hzp_control *c,
+                       const struct hzp_pipe_peer *who)
 {
-    for (int r = 1; r < c->config.ranks; r++)
-        if (c->peer[r].name_size == name_size && !memcmp(c->peer[r].name, name, name_size))
-            return true;
-    return false;
-}
-
-static void note_hello(struct hzp_peer *p, const struct hzp_control *c, const char *name,
-                       size_t name_size)
-{
-    memcpy(p->name, name, name_size);
-    p->name_size = name_size;
+    p->who = *who;
     memcpy(p->host, c->from, sizeof(p->host));
     free(p->port);
     p->port = hzp_xmalloc(sizeof(c->hello.port));
@@ -346,13 +180,13 @@ static void note_hello(struct hzp_peer *p, const struct hzp_control *c, const ch
 
 /* Takes in a process that says hello.  Returns 1 if its rank was missing.  why: set where the
  * meeting fails, because a rank cannot be accepted. */
-static int take_hello(struct hzp_control *c, const char *name, size_t name_size, const char *record,
+static int take_hello(struct hzp_control *c, const struct hzp_pipe_peer *who, const char *record,
                       char why[HZP_CONTROL_TEXT])
 {
     static const char replaced[] = "another process has come as this rank";
     int rank = judge(c, &c->hello, record, why, HZP_CONTROL_TEXT);
     if (rank < 0 || (c->config.again && why[0])) {
-        hzp_control_refuse(c, name, name_size, why);
+        hzp_control_refuse(c, who, why);
         if (c->config.again) /* the others have done nothing wrong */
             hzp_log(HZP_LOG_ERROR, "ranks", "refused rank=%d: %s", c->hello.rank, why);
         if (c->config.again)
@@ -360,10 +194,10 @@ static int take_hello(struct hzp_control *c, const char *name, size_t name_size,
         return 0;
     }
     struct hzp_peer *p = &c->peer[rank];
-    bool missing = !p->name_size;
+    bool missing = !p->who.size;
     if (!missing)
-        hzp_control_refuse(c, p->name, p->name_size, replaced);
-    note_hello(p, c, name, name_size);
+        hzp_control_refuse(c, &p->who, replaced);
+    note_hello(p, c, who);
     return missing;
 }
 
@@ -371,8 +205,8 @@ static int take_hello(struct hzp_control *c, const char *name, size_t name_size,
 static void refuse_all(struct hzp_control *c, const char *why)
 {
     for (int r = 1; r < c->config.ranks; r++)
-        if (c->peer[r].name_size)
-            hzp_control_refuse(c, c->peer[r].name, c->peer[r].name_size, why);
+        if (c->peer[r].who.size)
+            hzp_control_refuse(c, &c->peer[r].who, why);
 }
 
 static bool stopped(const struct hzp_control *c)
@@ -385,11 +219,11 @@ static bool stopped(const struct hzp_control *c)
 static int gather_hellos(struct hzp_control *c, const char *record, struct hzp_err_text *reterr)
 {
     uint64_t began = hzp_now_ns(), said = began;
-    char name[HZP_CONTROL_NAME], why[HZP_CONTROL_TEXT] = "", text[HZP_CONTROL_TEXT];
-    size_t name_size;
+    char why[HZP_CONTROL_TEXT] = "", text[HZP_CONTROL_TEXT];
+    struct hzp_pipe_peer who;
     for (int here = 1; here < c->config.ranks && !why[0];) {
-        hzp_control_poll(c, 100);
-        int n = hzp_control_receive(c, &c->hello, sizeof(c->hello), name, &name_size);
+        hzp_pipe_wait(c->pipe, 100);
+        int n = hzp_control_receive(c, &c->hello, sizeof(c->hello), &who);
         uint64_t now = hzp_now_ns();
         if (n < 0 && (double)(now - began) * 1e-9 > c->config.meet_s) {
             absent(c, text, sizeof(text));
@@ -406,12 +240,12 @@ static int gather_hellos(struct hzp_control *c, const char *record, struct hzp_e
             hzp_log(HZP_LOG_INFO, "ranks", "waiting ranks=%s", text);
         }
         if (n <= (int)offsetof(struct hzp_control_hello, record) || c->hello.letter != 'H' ||
-            !name_size || memcmp(c->hello.magic, magic, sizeof(magic)))
+            !who.size || memcmp(c->hello.magic, magic, sizeof(magic)))
             continue; /* not of this program */
         ((char *)&c->hello)[n - 1] = 0;
-        if (said_hello(c, name, name_size))
-            continue;
-        here += take_hello(c, name, name_size, record, why);
+        if (hzp_control_rank_of(c, &who) < c->config.ranks)
+            continue; /* a rank says hello again and again until it is welcome */
+        here += take_hello(c, &who, record, why);
     }
     if (!why[0])
         return HZP_OK;
@@ -454,8 +288,7 @@ static void say_hello(struct hzp_control *c, const char *record)
     memcpy(c->hello.magic, magic, sizeof(magic));
     memcpy(c->hello.port, c->port, sizeof(c->port));
     memcpy(c->hello.record, record, length + 1);
-    zmq_send(c->socket, &c->hello, offsetof(struct hzp_control_hello, record) + length + 1,
-             ZMQ_DONTWAIT);
+    hzp_control_send(c, 0, &c->hello, offsetof(struct hzp_control_hello, record) + length + 1);
 }
 
 /* Takes the welcome's contents.  False: it is none. */
@@ -479,16 +312,14 @@ static bool take_welcome(struct hzp_control *c, size_t bytes, void *share, size_
 static int meet_other(struct hzp_control *c, const char *record, void *share, size_t size,
                       struct hzp_err_text *reterr)
 {
-    char none[HZP_CONTROL_NAME];
-    size_t none_size;
     uint64_t began = hzp_now_ns(), said = 0;
     for (;;) {
         if (hzp_now_ns() - said > hello_ns) { /* rank 0 may be another one by now */
             say_hello(c, record);
             said = hzp_now_ns();
         }
-        hzp_control_poll(c, 100);
-        int n = hzp_control_receive(c, c->message, sizeof(c->message) - 1, none, &none_size);
+        hzp_pipe_wait(c->pipe, 100);
+        int n = hzp_control_receive(c, c->message, sizeof(c->message) - 1, NULL);
         if (n < 0 && (double)(hzp_now_ns() - began) * 1e-9 > c->config.meet_s)
             return hzp_fail(reterr, HZP_EIO, "rank 0 did not answer within %.0f s",
                             c->config.meet_s);

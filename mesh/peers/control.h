@@ -2,7 +2,7 @@
 /* mesh/peers/control.h - small messages between ranks: which have connected, whether they
  * agree, which are alive.
  *
- * Rank 0 listens, the others connect (ZeroMQ).  All ranks then meet: each says what it is in
+ * Rank 0 listens, the others connect (pipe.h).  All ranks then meet: each says what it is in
  * lines of "name value", and rank 0 compares them with its own.  From then on a thread on every
  * rank sends a heartbeat twice a second.  Rank 0 watches all others, they watch rank 0; a rank that
  * is silent for longer than the limit is *lost*: rank 0 tells all, each fails its link and calls
@@ -13,9 +13,6 @@
  * half the limit (`silent`), ranks that wait for another (`waiting`), and a rank that has become
  * slower than the others (`straggler`, stragglers.h).
  *
- * Messages stay on the loopback interface or in a folder of this user, or are encrypted and
- * authenticated with one key that all ranks have (CURVE).
- *
  * Thread: the one that opens it, except the functions marked any; `lost` is called by the control
  * thread, which must not be blocked.
  */
@@ -24,19 +21,18 @@
 #include "base/chrome.h"
 #include "base/err.h"
 #include "mesh/link.h"
+#include "mesh/peers/pipe.h"
 
 struct hzp_control;
 
 enum {
-    HZP_CONTROL_KEY = 41,       /* bytes of a key as text, with the 0 at the end */
-    HZP_CONTROL_ENDPOINT = 300, /* bytes of an address as text, with the 0 */
     HZP_CONTROL_RECORD = 16384, /* bytes of what a rank says of itself, with the 0 */
     HZP_CONTROL_SHARE = 512,    /* bytes that rank 0 gives all others when they meet */
 };
 
 struct hzp_control_config {
     int rank, ranks;
-    const char *key; /* a secret key (hzp_control_make_key); NULL: loopback only */
+    const char *key; /* a secret key (hzp_pipe_make_key); NULL: loopback only */
     double silent_s; /* how long a rank may be silent; > 0 */
     double meet_s;   /* how long ranks wait for each other when they meet */
     void (*lost)(void *ctx, int rank, const char *why); /* NULL: not wanted */
@@ -48,15 +44,9 @@ struct hzp_control_config {
     bool again;
 };
 
-/* A new secret key.  HZP_EUNSUP: built without ZeroMQ, or that without CURVE. */
-int hzp_control_make_key(char ret[HZP_CONTROL_KEY], struct hzp_err_text *reterr);
-
-/* Rank 0: listens on host ("127.0.0.1", "*") and port (0: any free one); endpoint is what others
- * connect to, with `name` as the host.  A host that begins with "/" is a file, in a folder that
- * only this user may enter.  HZP_EINVAL: not loopback and no key; HZP_EIO: the address cannot be
- * used; HZP_EUNSUP: built without ZeroMQ. */
-int hzp_control_listen(const struct hzp_control_config *config, const char *host, int port,
-                       const char *name, char endpoint[HZP_CONTROL_ENDPOINT],
+/* Rank 0: listens at the endpoint (hzp_pipe_place), whose port 0 becomes the one that it has got.
+ * Errors of hzp_pipe_listen. */
+int hzp_control_listen(const struct hzp_control_config *config, char endpoint[HZP_PIPE_ENDPOINT],
                        struct hzp_control **ret, struct hzp_err_text *reterr);
 
 /* Other ranks. */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* mesh/peers/control_state.h - the private struct of the control messages, shared by the files that
- * implement them: control.c (sockets, the meeting), control_thread.c (heartbeats, losses, clocks,
+ * implement them: control.c (the meeting), control_thread.c (heartbeats, losses, clocks,
  * who is slow), control_spans.c (the timeline of all ranks).
  *
  * One message is one frame: a letter and what belongs to it.
@@ -28,7 +28,6 @@
 #include <stdatomic.h>
 
 enum {
-    HZP_CONTROL_NAME = 16,
     HZP_CONTROL_TEXT = 256,
     HZP_CONTROL_MESSAGE = HZP_CONTROL_RECORD + 1024,
     HZP_CONTROL_PINGS = 8, /* the newest answers that a clock is set by */
@@ -78,8 +77,7 @@ struct hzp_control_piece {
 };
 
 struct hzp_peer {
-    char name[HZP_CONTROL_NAME];  /* its socket's; rank 0 only */
-    size_t name_size;             /* 0: not there yet */
+    struct hzp_pipe_peer who;     /* rank 0 only; size 0: not there yet */
     char host[HZP_LINK_ZMQ_HOST]; /* where its hello came from; rank 0 only */
     uint16_t *port;               /* [ranks], of its hello; rank 0 only */
     bool lost, left;
@@ -95,9 +93,7 @@ struct hzp_peer {
 
 struct hzp_control {
     struct hzp_control_config config;
-    void *context, *socket, *zap; /* zap: rank 0 with a key */
-    char public_key[HZP_CONTROL_KEY];
-    uint8_t public_bytes[32];
+    struct hzp_pipe *pipe;
     struct hzp_control_hello hello;        /* this rank's, then scratch for the others' */
     uint16_t port[HZP_LINK_ZMQ_RANKS_MAX]; /* this rank's */
     struct hzp_link_zmq_address *address;  /* [rank] */
@@ -139,16 +135,15 @@ struct hzp_control {
 int hzp_control_send(struct hzp_control *c, int rank, const void *data, size_t size);
 void hzp_control_send_all(struct hzp_control *c, const void *data, size_t size);
 
-/* Reads one message, if there is one: into data, and the sender's name.  -1: none; else its size,
- * 0 if it is not one frame of at most `max` bytes. */
-int hzp_control_receive(struct hzp_control *c, void *data, size_t max, char name[HZP_CONTROL_NAME],
-                        size_t *name_size);
+/* Reads one message, if there is one: into data.  -1: none; else its size, 0 if it has more than
+ * `max` bytes.  who: see hzp_pipe_receive. */
+int hzp_control_receive(struct hzp_control *c, void *data, size_t max, struct hzp_pipe_peer *who);
 
-/* Waits for messages at most this long. */
-void hzp_control_poll(struct hzp_control *c, long milliseconds);
+/* Rank 0: the rank that this is; the number of ranks: none. */
+int hzp_control_rank_of(const struct hzp_control *c, const struct hzp_pipe_peer *who);
 
 /* Rank 0: tells a process why it is not taken in. */
-void hzp_control_refuse(struct hzp_control *c, const char *name, size_t name_size, const char *why);
+void hzp_control_refuse(struct hzp_control *c, const struct hzp_pipe_peer *who, const char *why);
 
 /* ---- control_thread.c ---- */
 

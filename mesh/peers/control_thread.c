@@ -149,20 +149,15 @@ static bool refuses(struct hzp_control *c, const struct hzp_control_hello *hello
 /* Handles what has arrived. */
 static void read_all(struct hzp_control *c)
 {
-    char name[HZP_CONTROL_NAME], *data = c->message;
-    size_t name_size;
-    for (int n; (n = hzp_control_receive(c, data, sizeof(c->message), name, &name_size)) >= 0;) {
-        int rank = 0;
-        if (c->config.rank == 0)
-            for (rank = 1; rank < c->config.ranks; rank++)
-                if (name_size && c->peer[rank].name_size == name_size &&
-                    !memcmp(c->peer[rank].name, name, name_size))
-                    break;
+    struct hzp_pipe_peer who;
+    char *data = c->message;
+    for (int n; (n = hzp_control_receive(c, data, sizeof(c->message), &who)) >= 0;) {
+        int rank = c->config.rank ? 0 : hzp_control_rank_of(c, &who);
         if (rank < c->config.ranks)
             handle(c, rank, data, (size_t)n);
         else if (n > (int)offsetof(struct hzp_control_hello, record) && data[0] == 'H' &&
                  refuses(c, (const struct hzp_control_hello *)(const void *)data))
-            hzp_control_refuse(c, name, name_size, "all ranks of this run are connected already");
+            hzp_control_refuse(c, &who, "all ranks of this run are connected already");
     }
 }
 
@@ -318,7 +313,7 @@ void *hzp_control_thread(void *arg)
     struct hzp_control *c = arg;
     hzp_meter_read(c->meter);
     while (!atomic_load(&c->closing)) {
-        hzp_control_poll(c, 100);
+        hzp_pipe_wait(c->pipe, 100);
         read_all(c);
         uint64_t now = hzp_now_ns();
         check_silence(c, now);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* mesh/peers/pipe.c - by ZeroMQ: a ROUTER socket on rank 0, a DEALER with a random name on others
- * */
+/* mesh/peers/pipe.c - by ZeroMQ: a ROUTER socket on rank 0, a DEALER with a random name on others.
+ * With a key rank 0 accepts no other (ZAP). */
 #include "mesh/peers/pipe.h"
 
 #include "base/arena.h"
@@ -16,7 +16,8 @@
 enum { QUEUE = 1024 /* messages that a peer may be behind */ };
 
 struct hzp_pipe {
-    void *context, *socket;
+    void *context, *socket, *zap; /* zap: it listens, with a key */
+    uint8_t public_key[32];       /* with a key */
     bool listens;
     int event; /* eventfd: poked */
     zmq_msg_t message;
@@ -37,6 +38,8 @@ void hzp_pipe_close(struct hzp_pipe *w)
         zmq_msg_close(&w->message);
     if (w->socket)
         zmq_close(w->socket);
+    if (w->zap)
+        zmq_close(w->zap);
     if (w->context)
         zmq_ctx_term(w->context);
     if (w->event >= 0)
@@ -44,22 +47,44 @@ void hzp_pipe_close(struct hzp_pipe *w)
     free(w);
 }
 
-/* False: the key is none, or this ZeroMQ has no CURVE. */
-static bool set_key(struct hzp_pipe *w, const char *key)
+int hzp_pipe_make_key(char ret[HZP_PIPE_KEY], struct hzp_err_text *reterr)
 {
-    char public_key[HZP_CONTROL_KEY];
+    char public_key[HZP_PIPE_KEY];
+    if (zmq_curve_keypair(public_key, ret) != 0)
+        return hzp_fail(reterr, HZP_EUNSUP, "messages between ranks: no key: %s",
+                        zmq_strerror(zmq_errno()));
+    return HZP_OK;
+}
+
+static int failed(const char *what, const char *where, struct hzp_err_text *reterr)
+{
+    return hzp_fail(reterr, HZP_EIO, "messages between ranks: %s %s: %s", what, where,
+                    zmq_strerror(zmq_errno()));
+}
+
+static int set_key(struct hzp_pipe *w, const char *key, struct hzp_err_text *reterr)
+{
+    char public_key[HZP_PIPE_KEY];
     if (!key[0])
-        return true;
-    if (strlen(key) != HZP_CONTROL_KEY - 1 || zmq_curve_public(public_key, key) != 0)
-        return false;
-    int r = zmq_setsockopt(w->socket, ZMQ_CURVE_SECRETKEY, key, HZP_CONTROL_KEY);
+        return HZP_OK;
+    if (strlen(key) != HZP_PIPE_KEY - 1 || zmq_curve_public(public_key, key) != 0 ||
+        !zmq_z85_decode(w->public_key, public_key))
+        return hzp_fail(reterr, HZP_EINVAL,
+                        "messages between ranks: the key is not one that hzpserve made, or this "
+                        "ZeroMQ has no CURVE");
+    int r = zmq_setsockopt(w->socket, ZMQ_CURVE_SECRETKEY, key, HZP_PIPE_KEY);
     if (w->listens) {
         set_number(w->socket, ZMQ_CURVE_SERVER, 1);
+        r |= zmq_setsockopt(w->socket, ZMQ_ZAP_DOMAIN, "hzp", 3);
+        w->zap = zmq_socket(w->context, ZMQ_REP);
+        if (!w->zap || zmq_bind(w->zap, "inproc://zeromq.zap.01") != 0)
+            return failed("cannot", "authenticate", reterr);
+        set_number(w->zap, ZMQ_LINGER, 0);
     } else {
-        r |= zmq_setsockopt(w->socket, ZMQ_CURVE_PUBLICKEY, public_key, HZP_CONTROL_KEY);
-        r |= zmq_setsockopt(w->socket, ZMQ_CURVE_SERVERKEY, public_key, HZP_CONTROL_KEY);
+        r |= zmq_setsockopt(w->socket, ZMQ_CURVE_PUBLICKEY, public_key, HZP_PIPE_KEY);
+        r |= zmq_setsockopt(w->socket, ZMQ_CURVE_SERVERKEY, public_key, HZP_PIPE_KEY);
     }
-    return r == 0;
+    return r ? failed("key", "refused", reterr) : HZP_OK;
 }
 
 static bool is_tcp(const char *endpoint)
@@ -67,16 +92,48 @@ static bool is_tcp(const char *endpoint)
     return strncmp(endpoint, "tcp://", 6) == 0;
 }
 
+static bool is_loopback(const char *endpoint)
+{
+    return !strncmp(endpoint, "tcp://127.0.0.1:", 16) || !strncmp(endpoint, "tcp://[::1]:", 12);
+}
+
 /* Over TCP on every address: the name under which others reach this machine need not be one that it
  * can listen on. */
 static int listen_at(struct hzp_pipe *w, const char *endpoint)
 {
-    char every[HZP_CONTROL_ENDPOINT];
+    char address[HZP_PIPE_ENDPOINT];
     const char *port = strrchr(endpoint, ':');
     if (!is_tcp(endpoint))
         return zmq_bind(w->socket, endpoint);
-    snprintf(every, sizeof(every), "tcp://*%s", port);
-    return zmq_bind(w->socket, every);
+    int host = is_loopback(endpoint) ? (int)(port - endpoint) : 0;
+    snprintf(address, sizeof(address), "%.*s%s", host, endpoint, host ? "" : "tcp://*");
+    size_t at = strlen(address);
+    snprintf(address + at, sizeof(address) - at, "%s", strcmp(port, ":0") ? port : ":*");
+    return zmq_bind(w->socket, address);
+}
+
+static int start(struct hzp_pipe *w, const struct hzp_pipe_place *at, size_t message_max,
+                 struct hzp_err_text *reterr)
+{
+    int64_t most = (int64_t)message_max;
+    if (!at->key[0] && is_tcp(at->endpoint) && !(at->open && is_loopback(at->endpoint)))
+        return hzp_fail(reterr, HZP_EINVAL, "messages between ranks: %s%s there is no key",
+                        at->endpoint, at->open ? " is not loopback, and" : ":");
+    w->event = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
+    w->context = zmq_ctx_new();
+    w->socket = w->context ? zmq_socket(w->context, w->listens ? ZMQ_ROUTER : ZMQ_DEALER) : NULL;
+    if (!w->socket || w->event < 0)
+        return failed("no", "socket", reterr);
+    HZP_TRY(set_key(w, at->key, reterr));
+    zmq_setsockopt(w->socket, ZMQ_MAXMSGSIZE, &most, sizeof(most));
+    set_number(w->socket, ZMQ_LINGER, 1000); /* goodbyes and refusals still leave */
+    set_number(w->socket, ZMQ_IPV6, 1);
+    set_number(w->socket, ZMQ_SNDHWM, QUEUE);
+    set_number(w->socket, ZMQ_RCVHWM, QUEUE);
+    if (w->listens)
+        set_number(w->socket, ZMQ_ROUTER_MANDATORY, 1);
+    int r = w->listens ? listen_at(w, at->endpoint) : zmq_connect(w->socket, at->endpoint);
+    return r ? failed("cannot use", at->endpoint, reterr) : HZP_OK;
 }
 
 static int open_pipe(const struct hzp_pipe_place *at, size_t message_max, bool listens,
@@ -84,30 +141,21 @@ static int open_pipe(const struct hzp_pipe_place *at, size_t message_max, bool l
 {
     struct hzp_pipe *w = hzp_xcalloc(1, sizeof(*w));
     w->listens = listens;
-    w->event = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
-    w->context = zmq_ctx_new();
-    w->socket = w->context ? zmq_socket(w->context, listens ? ZMQ_ROUTER : ZMQ_DEALER) : NULL;
-    bool keyed = w->socket && (at->key[0] || !is_tcp(at->endpoint)) && set_key(w, at->key);
-    int r = -1;
-    if (keyed && w->event >= 0) {
-        int64_t most = (int64_t)message_max;
-        zmq_setsockopt(w->socket, ZMQ_MAXMSGSIZE, &most, sizeof(most));
-        set_number(w->socket, ZMQ_LINGER, 1000);
-        set_number(w->socket, ZMQ_IPV6, 1);
-        set_number(w->socket, ZMQ_SNDHWM, QUEUE);
-        set_number(w->socket, ZMQ_RCVHWM, QUEUE);
-        if (listens)
-            set_number(w->socket, ZMQ_ROUTER_MANDATORY, 1);
-        r = listens ? listen_at(w, at->endpoint) : zmq_connect(w->socket, at->endpoint);
-    }
-    if (r == 0) {
+    w->event = -1;
+    int r = start(w, at, message_max, reterr);
+    if (r < 0)
+        hzp_pipe_close(w);
+    else
         *ret = w;
-        return HZP_OK;
-    }
-    const char *why = !w->socket || keyed ? zmq_strerror(zmq_errno())
-                                          : "the key is none, or this ZeroMQ has no CURVE";
-    hzp_pipe_close(w);
-    return hzp_fail(reterr, HZP_EIO, "messages of replicas: cannot use %s: %s", at->endpoint, why);
+    return r;
+}
+
+void hzp_pipe_set_port(const struct hzp_pipe *w, char endpoint[HZP_PIPE_ENDPOINT])
+{
+    char bound[HZP_PIPE_ENDPOINT];
+    size_t size = sizeof(bound), at = (size_t)(strrchr(endpoint, ':') - endpoint);
+    if (is_tcp(endpoint) && zmq_getsockopt(w->socket, ZMQ_LAST_ENDPOINT, bound, &size) == 0)
+        snprintf(endpoint + at, HZP_PIPE_ENDPOINT - at, "%s", strrchr(bound, ':'));
 }
 
 int hzp_pipe_listen(const struct hzp_pipe_place *at, size_t message_max, struct hzp_pipe **ret,
@@ -176,12 +224,51 @@ bool hzp_pipe_receive(struct hzp_pipe *w, struct hzp_pipe_peer *peer, const char
     }
 }
 
+void hzp_pipe_host(struct hzp_pipe *w, char ret[HZP_PIPE_HOST])
+{
+    const char *from = w->holds ? zmq_msg_gets(&w->message, "Peer-Address") : NULL;
+    snprintf(ret, HZP_PIPE_HOST, "%s", from ? from : "");
+}
+
+/* Answers one question whether a client's key is right (RFC 27). */
+static void authenticate(struct hzp_pipe *w)
+{
+    char frame[7][256];
+    int size[7], frames = 0, more = 1;
+    size_t more_size = sizeof(more);
+    while (more) {
+        char spare[256];
+        int n = zmq_recv(w->zap, frames < 7 ? frame[frames] : spare, 256, ZMQ_DONTWAIT);
+        if (n < 0)
+            return;
+        if (frames < 7)
+            size[frames++] = n;
+        zmq_getsockopt(w->zap, ZMQ_RCVMORE, &more, &more_size);
+    }
+    /* version, request, domain, address, identity, mechanism, key */
+    bool right = frames == 7 && size[5] == 5 && !memcmp(frame[5], "CURVE", 5) && size[6] == 32 &&
+                 !memcmp(frame[6], w->public_key, 32);
+    if (frames < 2)
+        size[1] = 0;
+    zmq_send(w->zap, "1.0", 3, ZMQ_SNDMORE);
+    zmq_send(w->zap, frame[1], (size_t)HZP_MIN(size[1], 255), ZMQ_SNDMORE);
+    zmq_send(w->zap, right ? "200" : "400", 3, ZMQ_SNDMORE);
+    zmq_send(w->zap, "", 0, ZMQ_SNDMORE);
+    zmq_send(w->zap, "", 0, ZMQ_SNDMORE);
+    zmq_send(w->zap, "", 0, 0);
+}
+
 void hzp_pipe_wait(struct hzp_pipe *w, long milliseconds)
 {
     uint64_t count;
-    zmq_pollitem_t item[2] = {{.socket = w->socket, .events = ZMQ_POLLIN},
-                              {.fd = w->event, .events = ZMQ_POLLIN}};
-    if (zmq_poll(item, 2, milliseconds) <= 0 || !item[1].revents)
+    zmq_pollitem_t item[3] = {{.socket = w->socket, .events = ZMQ_POLLIN},
+                              {.fd = w->event, .events = ZMQ_POLLIN},
+                              {.socket = w->zap, .events = ZMQ_POLLIN}};
+    if (zmq_poll(item, w->zap ? 3 : 2, milliseconds) <= 0)
+        return;
+    if (w->zap && item[2].revents)
+        authenticate(w);
+    if (!item[1].revents)
         return;
     if (read(w->event, &count, sizeof(count)) < 0)
         return; /* another poke is not there: nothing to take back */

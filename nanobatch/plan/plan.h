@@ -189,3 +189,11 @@ void hzp_plan_print(const struct hzp_plan *plan, FILE *out);
 
 #define HZP_PLAN_NEXT(plan, name, ...)                                                             \
     hzp_plan_next((plan), HZP_OP_##name, &(struct hzp_##name##_args){__VA_ARGS__})
+
+/* Hashes what plans of one step have in common on all ranks that compute it together: each
+ * item's op, lane, tenants, layer, rows and waits, and the lanes' shares.  Arguments are left out:
+ * they hold addresses. */
+uint64_t hzp_plan_hash(const struct hzp_plan *plan);
+
+/* The hash of `count` numbers, continuing `hash` (0 at first). */
+uint64_t hzp_hash_numbers(uint64_t hash, const int32_t *number, int32_t count);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "nanobatch/plan/plan_table.h"
 
-#include "nanobatch/plan/plan_hash.h"
+#include "nanobatch/plan/plan.h"
 
 #include <math.h>
 #include <stdlib.h>

@@ -3,7 +3,7 @@
  * sequences that come, grow, end and leave their line to others; a record that was cut off or
  * changed is refused; and one that was changed and sealed again is refused or keeps within the
  * limits. */
-#include "nanobatch/plan/plan_hash.h"
+#include "nanobatch/plan/plan.h"
 #include "nanobatch/step_record.h"
 #include "tests/serve/seeded.h"
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Plans of ranks that compute each product together: shapes with a lane for the network pass the
  * checker, and their exchanges run beside the products of other nano-batches. */
-#include "nanobatch/search/events.h"
+#include "nanobatch/search/simulate.h"
 #include "paper.h"
 #include "tests/serve/seeded.h"
 

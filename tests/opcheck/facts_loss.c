@@ -262,11 +262,12 @@ static int verdict(struct oc_target *target, const char *what, const char *broke
 
 int oc_facts_loss(struct oc_target *target, struct oc_io *io, uint8_t *result)
 {
-    int failures = verdict(target, "as PyTorch", compare(target, io, result, NONE)) +
-                   verdict(target, "sequences as PyTorch", compare_sequences(target, io, result)) +
-                   verdict(target, "pairs", about_pairs(target, io, result)) +
-                   verdict(target, "is as xent", same_bits(target, io, result)) +
-                   verdict(target, "soft targets as PyTorch", soft_as_pytorch(target, io, result, false));
+    int failures =
+        verdict(target, "as PyTorch", compare(target, io, result, NONE)) +
+        verdict(target, "sequences as PyTorch", compare_sequences(target, io, result)) +
+        verdict(target, "pairs", about_pairs(target, io, result)) +
+        verdict(target, "is as xent", same_bits(target, io, result)) +
+        verdict(target, "soft targets as PyTorch", soft_as_pytorch(target, io, result, false));
     const char *unseen = NULL;
     for (enum fault fault = SIGN; fault < FAULTS; fault++)
         if (!compare(target, io, result, fault))

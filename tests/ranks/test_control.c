@@ -26,7 +26,7 @@ struct rank {
     const char *record;
     char share[8];
     struct hzp_link *link;
-    char endpoint[HZP_CONTROL_ENDPOINT];
+    char endpoint[HZP_PIPE_ENDPOINT];
     int result;
     struct hzp_err_text why;
     struct hzp_wake wake; /* poked by lost */
@@ -35,7 +35,7 @@ struct rank {
 
 static struct rank rank[RANKS];
 static struct hzp_link *link_of[RANKS];
-static char key[HZP_CONTROL_KEY];
+static char key[HZP_PIPE_KEY];
 
 static void on_lost(void *ctx, int lost, const char *why)
 {
@@ -73,8 +73,8 @@ static void prepare(int ranks)
 static void listen_and_connect(int ranks)
 {
     char *endpoint = rank[0].endpoint;
-    assert_int_equal(hzp_control_listen(&rank[0].config, "127.0.0.1", 0, "127.0.0.1", endpoint,
-                                        &rank[0].control, &rank[0].why),
+    snprintf(endpoint, HZP_PIPE_ENDPOINT, "tcp://127.0.0.1:0");
+    assert_int_equal(hzp_control_listen(&rank[0].config, endpoint, &rank[0].control, &rank[0].why),
                      HZP_OK);
     for (int i = 1; i < ranks; i++)
         assert_int_equal(
@@ -357,7 +357,6 @@ static void test_stopped(void **state)
  * meet again.  silent: the loss is found by silence, else by the link. */
 static void comes_late(bool silent)
 {
-    char endpoint[HZP_CONTROL_ENDPOINT];
     pthread_t thread;
     struct silent before;
     prepare(2);
@@ -387,10 +386,9 @@ static void comes_late(bool silent)
     hzp_control_close(rank[0].control);
     rank[0].link = NULL;
     rank[0].config.again = true;
-    int port = atoi(strrchr(rank[0].endpoint, ':') + 1);
-    assert_int_equal(hzp_control_listen(&rank[0].config, "127.0.0.1", port, "127.0.0.1", endpoint,
-                                        &rank[0].control, &rank[0].why),
-                     HZP_OK);
+    assert_int_equal(
+        hzp_control_listen(&rank[0].config, rank[0].endpoint, &rank[0].control, &rank[0].why),
+        HZP_OK);
     meet(&rank[0]);
     pthread_join(thread, NULL);
     all_met(1);
@@ -465,14 +463,15 @@ static void test_numbers(void **state)
 /* Without a key only the loopback interface is allowed; a rank with another key is refused. */
 static void test_keys(void **state)
 {
-    char other[HZP_CONTROL_KEY];
+    char other[HZP_PIPE_KEY];
     prepare(2);
-    assert_int_equal(hzp_control_listen(&rank[0].config, "*", 0, "x", rank[0].endpoint,
-                                        &rank[0].control, &rank[0].why),
-                     HZP_EINVAL);
+    snprintf(rank[0].endpoint, sizeof(rank[0].endpoint), "tcp://x:0");
+    assert_int_equal(
+        hzp_control_listen(&rank[0].config, rank[0].endpoint, &rank[0].control, &rank[0].why),
+        HZP_EINVAL);
     assert_string_equal(rank[0].why.text,
-                        "control messages: * is not loopback, and there is no key");
-    assert_int_equal(hzp_control_make_key(other, NULL), HZP_OK);
+                        "messages between ranks: tcp://x:0 is not loopback, and there is no key");
+    assert_int_equal(hzp_pipe_make_key(other, NULL), HZP_OK);
     rank[0].config.key = key;
     rank[0].config.meet_s = rank[1].config.meet_s = 1;
     rank[1].config.key = other;
@@ -483,9 +482,9 @@ static void test_keys(void **state)
     close_all(2);
     prepare(2);
     rank[0].config.key = "short";
-    assert_int_equal(hzp_control_listen(&rank[0].config, "127.0.0.1", 0, "x", rank[0].endpoint,
-                                        &rank[0].control, &rank[0].why),
-                     HZP_EINVAL);
+    assert_int_equal(
+        hzp_control_listen(&rank[0].config, rank[0].endpoint, &rank[0].control, &rank[0].why),
+        HZP_EINVAL);
     for (int i = 0; i < 2; i++)
         hzp_wake_fini(&rank[i].wake);
 }
@@ -532,7 +531,7 @@ int main(void)
         cmocka_unit_test(test_late),
     };
     hzp_log_set_level(HZP_LOG_WARN);
-    if (hzp_control_make_key(key, NULL) < 0)
+    if (hzp_pipe_make_key(key, NULL) < 0)
         return 1;
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

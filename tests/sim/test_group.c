@@ -16,7 +16,7 @@
 #include "base/thread.h"
 #include "nanobatch/loop.h"
 #include "nanobatch/member.h"
-#include "nanobatch/plan/plan_hash.h"
+#include "nanobatch/plan/plan.h"
 #include "serve/scheduler.h"
 #include "tests/fixture/model.h"
 #include "tests/serve/seeded.h"

@@ -6,7 +6,6 @@
 
 #include "device/bf16.h"
 #include "tests/fixture/units.h"
-#include "weights/convert.h"
 #include "weights/model_dir.h"
 #include "weights/safetensors.h"
 

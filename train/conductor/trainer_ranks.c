@@ -69,7 +69,8 @@ int hzp_trainer_send_start_state(struct hzp_trainer *t, struct hzp_err_text *ret
                                     .space = t->learner->space,
                                     .version = hzp_weights_current(t->config.model->weights),
                                     .optimizer_step = t->learner->optimizer_step,
-                                    .state_dir = t->loaded_dir};
+                                    .state_dir = t->loaded_dir,
+                                    .recipe = &t->config.recipe};
     bool reads = t->config.model->tensor; /* each group has read its own */
     return t->learner->collectives && !reads ? hzp_start_state_send(&state, reterr) : HZP_OK;
 }

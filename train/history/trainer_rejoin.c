@@ -42,7 +42,8 @@ static int give(struct hzp_trainer *t, struct hzp_collectives *x, const char *di
                                     .space = t->learner->space,
                                     .version = v,
                                     .optimizer_step = v->record.optimizer_step,
-                                    .state_dir = dir};
+                                    .state_dir = dir,
+                                    .recipe = &t->config.recipe};
     return hzp_start_state_send(&state, reterr);
 }
 

@@ -1,14 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "train/learner/start_state.h"
 
-#include "base/arena.h"
-#include "weights/safetensors.h"
+#include "train/state/state_file.h"
 
 #include <inttypes.h>
-#include <limits.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 struct header {
     int64_t optimizer_step, elements;
@@ -59,51 +54,31 @@ static int device_failed(int r, struct hzp_err_text *reterr)
     return hzp_fail(reterr, r, "cannot copy the optimizer's state: %s", hzp_err_name(r));
 }
 
-/* Reads each unit of the tensor into `whole`, and broadcasts it through the stage. */
-static int send_tensor(struct hzp_start_state *s, const struct hzp_st_tensor *tensor,
-                       const struct hzp_units *units, void *whole, struct hzp_err_text *reterr)
+/* A unit that was read is broadcast through the stage. */
+static int send_unit(void *ctx, enum hzp_state_part part, int32_t u,
+                     const struct hzp_unit_view *whole, struct hzp_err_text *reterr)
 {
-    const struct hzp_layout *layout = units->layout;
+    struct hzp_start_state *s = ctx;
     void *stage = hzp_collectives_stage(s->collectives);
-    int64_t at = 0;
-    for (int32_t u = 0; u < layout->units; u++) {
-        int64_t n = (int64_t)layout->unit[u].elements;
-        HZP_TRY(hzp_safetensors_read(tensor, at, n, whole, reterr));
-        size_t bytes = (size_t)n * hzp_dtype_size(units->type);
-        int r = hzp_device_copy(s->model->dev, stage, whole, bytes);
-        if (r < 0)
-            return device_failed(r, reterr);
-        HZP_TRY(broadcast(s, stage, bytes, reterr));
-        at += n;
-    }
-    return HZP_OK;
+    size_t bytes = hzp_unit_bytes(whole);
+    int r = hzp_device_copy(s->model->dev, stage, whole->base, bytes);
+    return r < 0 ? device_failed(r, reterr) : broadcast(s, stage, bytes, reterr);
 }
 
-static int send_state(struct hzp_start_state *s, const struct hzp_safetensors *st,
-                      struct hzp_err_text *reterr)
+/* The trainer has loaded the same file: its own part gets what it has. */
+static int send_state(struct hzp_start_state *s, struct hzp_err_text *reterr)
 {
-    void *whole = hzp_xmalloc(hzp_layout_largest(s->model->layout) * sizeof(float));
-    int r = HZP_OK;
-    for (int p = 0; p < HZP_STATE_WEIGHTS && r >= 0; p++) {
-        enum hzp_state_part part = (enum hzp_state_part)p;
-        const struct hzp_units *units = hzp_train_space_part(s->space, part);
-        const struct hzp_st_tensor *tensor = hzp_safetensors_find(st, hzp_state_part_name(part));
-        if (units && tensor) /* the trainer has loaded the file */
-            r = send_tensor(s, tensor, units, whole, reterr);
-    }
-    free(whole);
+    struct hzp_state_sink sink = hzp_state_space_sink(s->model, s->space);
+    struct hzp_trainer_numbers numbers;
+    struct hzp_state_file *file;
+    sink.threads = 1; /* units are sent in order */
+    sink.take = send_unit;
+    sink.ctx = s;
+    HZP_TRY(
+        hzp_state_file_open(s->state_dir, &sink, s->recipe, false, &file, &numbers, NULL, reterr));
+    int r = hzp_state_file_read(file, &sink, NULL, reterr);
+    hzp_state_file_close(file);
     return r;
-}
-
-static int open_state(const struct hzp_start_state *s, struct hzp_safetensors **ret,
-                      struct hzp_err_text *reterr)
-{
-    char path[PATH_MAX];
-    *ret = NULL;
-    if (!s->state_dir)
-        return HZP_OK;
-    snprintf(path, sizeof(path), "%s/trainer.safetensors", s->state_dir);
-    return hzp_safetensors_open(path, ret, reterr);
 }
 
 int hzp_start_state_send(struct hzp_start_state *s, struct hzp_err_text *reterr)
@@ -115,20 +90,13 @@ int hzp_start_state_send(struct hzp_start_state *s, struct hzp_err_text *reterr)
                             .version_id = s->version->record.id,
                             .whole = hzp_units_whole(units),
                             .state = s->state_dir != NULL};
-    struct hzp_safetensors *st = NULL;
-    int r;
-    HZP_TRY(open_state(s, &st, reterr));
-    HZP_TRY_GOTO(hzp_units_checksum(s->model->dev, units, &header.checksum));
-    HZP_TRY_GOTO(broadcast_header(s, &header, reterr));
+    HZP_TRY(hzp_units_checksum(s->model->dev, units, &header.checksum));
+    HZP_TRY(broadcast_header(s, &header, reterr));
     if (header.whole)
-        HZP_TRY_GOTO(broadcast_units(s, units, reterr));
+        HZP_TRY(broadcast_units(s, units, reterr));
     if (header.whole && header.state)
-        HZP_TRY_GOTO(send_state(s, st, reterr));
-    r = agree(s, HZP_OK, &text, reterr);
-out:
-    if (st)
-        hzp_safetensors_close(st);
-    return r;
+        HZP_TRY(send_state(s, reterr));
+    return agree(s, HZP_OK, &text, reterr);
 }
 
 /* --- The others ------------------------------------------------------------------------------- */

@@ -20,10 +20,11 @@ struct hzp_start_state {
     struct hzp_collectives *collectives;
     const struct hzp_model *model;
     struct hzp_train_space *space;
-    struct hzp_version *version; /* on rank 0: published; on the others: a draft, or current */
-    int64_t optimizer_step;      /* the newest; in: of rank 0, out: of the others */
-    uint64_t version_id;         /* out, of the others: rank 0's id of the version */
-    const char *state_dir;       /* rank 0: a checkpoint with trainer.safetensors; NULL: none */
+    struct hzp_version *version;     /* on rank 0: published; on the others: a draft, or current */
+    int64_t optimizer_step;          /* the newest; in: of rank 0, out: of the others */
+    uint64_t version_id;             /* out, of the others: rank 0's id of the version */
+    const char *state_dir;           /* rank 0: a checkpoint with trainer.safetensors; NULL: none */
+    const struct hzp_recipe *recipe; /* rank 0 */
 };
 
 /* Rank 0, and the others.  HZP_EIO: the link failed; other errors name the rank that failed. */

@@ -3,12 +3,10 @@
  * model (weights/tensor_slice.h): the files are those of one rank, whatever the number of ranks.
  * Saving: train/conductor/trainer_group.c.
  *
- * All ranks call it, before the first step: nothing else uses the link.  Rank 0 alone reads files.
- * Parts pass unit by unit: rank 0 needs memory for one whole unit and one slice of it, the others
- * for one slice.
- *
- * Each slice travels with its rank, its unit and its checksum, so no rank takes another's.  Of what
- * every rank has (norms), all must have the same.
+ * All ranks call it, before the first step: nothing else uses the link.  Each reads the file and
+ * keeps its slices, as it has read its slice of the weights from the same directory.  Rank 0 reads
+ * these whole and compares the checksum of each rank's slice, so no rank has other weights.  Each
+ * rank needs memory for one whole unit and one slice of it.
  *
  * Thread: the link's, on every rank.
  */
@@ -32,10 +30,9 @@ struct hzp_tensor_state {
  * on every rank *ret and ret_note (HZP_TRAINER_NOTE_MAX + 1 bytes; NULL: not wanted).  ret's
  * checksum is that of the whole weights; v's is left as it is.
  *
- * Every rank returns the same code, with the text of the rank that failed: errors are
- * hzp_trainer_load's; HZP_EIO: the link, or a slice that arrived damaged; HZP_EINVAL: ranks do not
- * agree about what all have: the text names the unit and the rank; HZP_ENOMEM, HZP_EDEVICE.  After
- * an error moments and residuals are undefined. */
+ * Every rank fails if one does; one that has not failed itself names it.  Errors are
+ * hzp_trainer_load's; HZP_EFORMAT: also a rank that has other weights; HZP_EIO: also the link;
+ * HZP_ENOMEM, HZP_EDEVICE.  After an error moments and residuals are undefined. */
 int hzp_tensor_state_load(const struct hzp_tensor_state *s, struct hzp_version *v, const char *dir,
                           bool same_recipe, struct hzp_trainer_numbers *ret, char *ret_note,
                           struct hzp_err_text *reterr);
