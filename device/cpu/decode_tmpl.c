@@ -139,7 +139,8 @@ INLINE struct wanted ahead(struct task *t)
 }
 
 /* Turns scores into exp(score - top), with `words` as bf16 in the same place, and writes zeros up
- * to a whole vector; returns their sum. */
+ * to a whole vector, with words at least one: an odd number of values ends in half a pair, whose
+ * other half may not be NaN.  Returns the sum. */
 INLINE float chunk_softmax(bool words, float *score, int n, float *ret_top)
 {
     vf top = vset(-INFINITY), sum = vzero();
@@ -157,7 +158,8 @@ INLINE float chunk_softmax(bool words, float *score, int n, float *ret_top)
             vstore(score + c, e, left);
         sum = vadd(sum, e);
     });
-    (void)words;
+    if (words)
+        ((uint16_t *)score)[n] = 0;
     *ret_top = high;
     return vsum(sum);
 }

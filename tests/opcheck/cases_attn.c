@@ -260,6 +260,8 @@ const struct oc_case oc_cases_attn[] = {
     BOTH(DECODE, 0, 2, 9, 1, 64, 7, 140),
     BOTH(DECODE, 0, 2, 20, 1, 128, 5, 140),
     BOTH(DECODE, 0, 2, 4, 2, 64, 5, 270),
+    /* an odd number of values at the end of a full chunk, with many weights before them */
+    BOTH(DECODE, 0, 6, 64, 2, 16, 5, 270),
     BOTH(DECODE, OC_GAPS, 3, 2, 1, 128, 24, 140),
     BOTH(DECODE, 0, 2, 2, 1, 64, 64, 4200),
     BOTH(DECODE, 0, 5, 4, 4, 8, 16, 40, 1),
