@@ -525,7 +525,7 @@ def test_what_is_refused():
         refused(server, "n", n=64, batch=256)
         refused(server, "batch", "--update-tokens", batch=60)
         refused(server, "prompts[0]", max_tokens=2000)
-        refused(server, "algo", algo="gspo")
+        refused(server, "algo", algo="dpo")
         refused(server, "no_such", no_such=1)
         # What only trains is not refused where nothing is learned.
         end(server, begin(server, train=False, n=1, temperature=0.5, batch=60))
