@@ -295,6 +295,7 @@ EXAMPLES = {"completion": {"prompt": "a"}, "prompt": {"completion": "a"}, "learn
             "logprobs": {"tokens": [1, 2], "loss": {"kind": "is"}, "advantages": 1},
             "advantages": {"tokens": [1, 2], "loss": {"kind": "is"}, "logprobs": -1},
             "reference_logprobs": {"tokens": [1, 2], "loss": {"kind": "xent", "kl": 1}},
+            "non_preferred_output": {"preferred_output": [{"role": "assistant", "content": "a"}]},
             "input": {"instruction": "a", "output": "b"}, "instruction": {"output": "b"},
             "output": {"instruction": "a"}, "chat_template_kwargs": {"messages": MESSAGES},
             "documents": {"messages": MESSAGES}, "tools": {"messages": MESSAGES}, "functions": {"messages": MESSAGES},

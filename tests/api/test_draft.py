@@ -84,7 +84,9 @@ def check_all(program, model, bodies, modes, flags):
     for mode, *more in modes:
         with Server(program, model, *FLAGS, "--no-train", "--draft", mode, *flags, *more) as server:
             drafts, guessed, right = check(server, bodies, want, (mode, more))
-            assert 0 < right < guessed and guessed >= drafts, (mode, more, drafts, guessed, right)
+            assert 0 < right <= guessed and guessed >= drafts, (mode, more, drafts, guessed, right)
+            # that of fp8 may all be right where few are made
+            assert right < guessed or mode.startswith("fp8") and guessed < 50, (mode, more, drafts, guessed, right)
             told = f"{mode} {' '.join([*flags, *more])}: {right:.0f} of {guessed:.0f} guesses are right"
             if mode.startswith("history"):  # every prompt is asked again: what was answered is guessed
                 drafts, again, all_right = check(server, bodies, want, (mode, more, "again"))

@@ -159,7 +159,7 @@ static void issue_decode(const struct rig *g, int32_t page_rows)
 
 static void issue_rows(const struct rig *g)
 {
-    enum { ROWS = 2048, COLS = 2048 };
+    enum { ROWS = 2048, COLS = 2048, SEQS = 1 << 18 };
     const int32_t *ints = at(g, 4);
     float *floats = at(g, 4);
     double *sum = at(g, 4);
@@ -189,12 +189,17 @@ static void issue_rows(const struct rig *g)
                   .grad = mat(g, 1, 1, ROWS * COLS, HZP_F32),
                   .m = mat(g, 2, 1, ROWS * COLS, HZP_Q8),
                   .v = mat(g, 3, 1, ROWS * COLS, HZP_Q8),
-                  .m_scale = floats,
-                  .v_scale = floats,
+                  .m_scale = floats + COLS,
+                  .v_scale = floats + ROWS * COLS / 128,
                   .sumsq = sum,
                   .grad_scale = 1,
                   .lr = 1,
                   .t = 1});
+    ISSUE(seq_loss, {.lp = mat(g, 0, 1, SEQS, HZP_F32),
+                     .how = at(g, 1),
+                     .first = ints,
+                     .out = at(g, 2),
+                     .seqs = SEQS});
     ISSUE(rmsnorm, {.x = x, .w = row, .y = other, .eps = 1e-5f});
     ISSUE(quantize, {.x = wide, .y = code, .scale = floats});
     ISSUE(codes, {.x = x, .norm = row, .y = code, .scale = floats});
