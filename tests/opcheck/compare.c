@@ -157,6 +157,8 @@ static const char *compare_output(const struct oc_io *io, enum hzp_op op, const 
         return compare_codes(io, buf, ref, got);
     size_t size = oc_elem_size(buf->elem);
     struct oc_bound bound = oc_bound_of(io, op, buf->low_half >= 0 ? OC_F32 : buf->elem);
+    if (op == HZP_OP_xent && !strcmp(buf->name, "entropy")) /* sums of some 10 each that cancel */
+        bound = (struct oc_bound){1e-9, 1e-4};
     double diff2 = 0, ref2 = 0, worst = 0;
     int64_t count = 0;
 

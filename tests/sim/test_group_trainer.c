@@ -236,11 +236,11 @@ static void close_rank(struct rank *r)
 /* At the end. */
 static void keep_state(struct rank *r, const struct hzp_train_space *space)
 {
-    const struct hzp_units *part[] = {hzp_train_space_m(space), hzp_train_space_v(space),
-                                      hzp_train_space_residual(space)};
-    for (int p = 0; p < HZP_COUNT(part); p++)
-        if (part[p] && r->scene->saves)
-            r->last[p] = fixture_units_read(r->m.dev, part[p]);
+    for (int p = 0; p < HZP_STATE_WEIGHTS; p++) {
+        const struct hzp_units *part = hzp_train_space_part(space, (enum hzp_state_part)p);
+        if (part && r->scene->saves)
+            r->last[p] = fixture_units_read(r->m.dev, part);
+    }
 }
 
 /* ---- a member ---- */

@@ -106,20 +106,14 @@ struct job {
     bool same;    /* the slices are those of the one rank's units */
 };
 
-static const struct hzp_units *part_of(const struct hzp_train_space *space, int part)
-{
-    return part == HZP_STATE_M   ? hzp_train_space_m(space)
-           : part == HZP_STATE_V ? hzp_train_space_v(space)
-                                 : hzp_train_space_residual(space);
-}
-
 static int strange = -1; /* the rank that has other weights */
 
 static bool has_slices(const struct one *o, const struct hzp_train_space *space)
 {
     bool same = true;
-    for (int p = HZP_STATE_M; p <= HZP_STATE_RESIDUAL; p++) {
-        const struct hzp_units *mine = part_of(space, p), *whole = &o->state->part[p];
+    for (int p = 0; p < HZP_STATE_WEIGHTS; p++) {
+        const struct hzp_units *mine = hzp_train_space_part(space, (enum hzp_state_part)p),
+                               *whole = &o->state->part[p];
         for (int32_t u = 0; mine && u < mine->layout->units; u++) {
             struct hzp_unit_view view = hzp_unit_view(mine, u);
             void *cut = malloc(hzp_unit_bytes(&view));
