@@ -188,8 +188,8 @@ def test_session_after_restart():
 
 def test_modes_at_a_swap():
     """What a swap does to a request: each mode, on a server that swaps all the time."""
-    with Server("--passes", "100000", "--publish", "every=1", "--train-share", "1", "--itl-stretch", "0",
-                "--slots", "3", "--consistency", "abort", "--pin-seconds", "1000") as server:
+    with Server("--passes", "100000", "--publish", "every=1", "--train-share", "100", "--itl-stretch", "0",
+                "--train-cores", "0", "--slots", "3", "--consistency", "abort", "--pin-seconds", "1000") as server:
         assert server.post(EXAMPLES, {"text": "A dog saw a cat. " * 10})[0] in (200, 202)
         until(lambda: server.metric("hzpserve_weights_version") > 3)
         seen = {"aborted": 0, "recomputed": 0, "pinned": 0, "continued": 0}
