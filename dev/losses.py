@@ -77,7 +77,7 @@ def sequences():
         documents += len(sizes)
     print(f"enum {{ SEQUENCE_ROWS = {len(rows)}, SEQUENCES = {documents} }};")
     print("static const struct {\n    int32_t document;\n    float lp;\n    struct hzp_row_loss how;\n"
-          "    float loss, slope; /* of its sequence, in the first row of a loss; -dloss/dlp */\n"
+          "    float loss, slope; /* its sequence's, in the first row of a loss; -dloss/dlp */\n"
           "} sequences[SEQUENCE_ROWS] = {")
     print("\n".join(rows))
     print("};")

@@ -374,8 +374,8 @@ enum hzp_loss_kind {
     HZP_LOSS_DRO,
     HZP_LOSS_SOFT,
     HZP_LOSS_KINDS,
-    /* of whole sequences (struct hzp_seq_loss_args); to xent, a row of these has f and -f' as they
-     * are, in old and advantage */
+    /* Kinds whose loss is a whole sequence's (struct hzp_seq_loss_args): xent takes f and -f' of
+     * such a row as they are, from old and advantage. */
     HZP_LOSS_DPO = HZP_LOSS_KINDS,
     HZP_LOSS_IPO,
     HZP_LOSS_GSPO,

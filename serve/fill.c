@@ -558,8 +558,8 @@ static void tell_waits(const struct hzp_filling *f)
 /* A sequence whose edits grow and that draws in this step cannot have a row in the next one, if
  * that is formed before the results are there: it decodes in every second step, and holds up no
  * other.  If all running sequences are of that kind, there is no other: the loop waits for the
- * results, and each decodes in every step.  So it does where guesses are in flight, and where those
- * of the next step are expected to make up for it. */
+ * results, and each decodes in every step.  The loop also waits where guesses are in flight, and
+ * where the next step's guesses are expected to make up for the wait. */
 static enum hzp_settle settle_for(const struct hzp_filling *f)
 {
     const struct hzp_scheduler *s = f->s;

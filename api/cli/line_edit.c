@@ -158,8 +158,8 @@ static char *edit(const char *prompt)
     do {
         cancelled = false;
         el_resize(editor);
-        el_set(editor, EL_PREP_TERM,
-               1); /* el_gets does it after the prompt: till then Ctrl-C is a signal */
+        /* el_gets makes the terminal raw after the prompt: until then Ctrl-C would be a signal */
+        el_set(editor, EL_PREP_TERM, 1);
         fputs(PASTE_ON, stdout);
         fflush(stdout);
         line = el_gets(editor, &n);

@@ -71,7 +71,7 @@ extern const int hzp_options_used_count;
 struct hzp_bench_info {
     const char *name, *words, *help, *example;
     const char *options; /* its own, divided by blanks */
-    const char *topics;  /* of others that matter to it, likewise */
+    const char *topics;  /* topics whose options matter to it, too, divided by blanks */
 };
 extern const struct hzp_bench_info hzp_benches[];
 extern const int hzp_bench_count;

@@ -187,7 +187,7 @@ static double loss_of(struct hzp_effects *e, struct hzp_sample *const *sample, i
     bool all = count > 0;
     for (int32_t i = 0; i < count && all; i++) {
         const struct hzp_sample *s = sample[i];
-        int32_t tokens = hzp_sample_first(s); /* of a pair the chosen answer */
+        int32_t tokens = hzp_sample_first(s); /* a pair asks for its chosen answer */
         struct hzp_request *rq = submit(e, s->token, tokens, 0);
         if (!rq)
             return NAN;

@@ -1,16 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* api/learn/pair_reference.c - what the version that serves says of pairs, before they are kept. */
+/* api/learn/pair_reference.c - computes pairs by the version that serves, before they are kept. */
 #include "api/learn/examples.h"
+#include "base/thread.h"
 #include "nanobatch/loop.h"
 #include "serve/scheduler.h"
 
-#include <unistd.h>
+static const uint64_t full_ns = 10000000; /* until a full queue is tried again */
 
-enum { NAP_US = 2000 };
+static void wake_up(void *ctx, bool more)
+{
+    (void)more;
+    hzp_wake_poke(ctx);
+}
 
 /* Tokens [from, to) as a prompt, which one version computes.  0: a swap came between; 1: done. */
-static int refer(struct hzp_scheduler *scheduler, struct hzp_loop *loop, const struct hzp_sample *s,
-                 int32_t from, int32_t to, struct hzp_err_text *reterr)
+static int refer(struct hzp_scheduler *scheduler, struct hzp_loop *loop, struct hzp_wake *wake,
+                 const struct hzp_sample *s, int32_t from, int32_t to, struct hzp_err_text *reterr)
 {
     struct hzp_request *rq;
     int r;
@@ -18,11 +23,13 @@ static int refer(struct hzp_scheduler *scheduler, struct hzp_loop *loop, const s
     rq->own = true;
     rq->priority = HZP_PRIORITY_UNITS;
     rq->demands = (struct hzp_demands){.mode = HZP_ABORT, .max_staleness = -1, .fresh = true};
+    rq->wake = wake_up;
+    rq->wake_ctx = wake;
     while ((r = hzp_scheduler_submit(scheduler, rq, reterr)) == HZP_EBUSY)
-        usleep(NAP_US);
+        hzp_wake_wait(wake, full_ns);
     hzp_loop_poke(loop);
     while (r >= 0 && !hzp_request_final(rq))
-        usleep(NAP_US);
+        hzp_wake_wait(wake, UINT64_MAX);
     int32_t state = atomic_load(&rq->state);
     if (r >= 0)
         hzp_request_await_release(rq);
@@ -39,12 +46,15 @@ static int refer(struct hzp_scheduler *scheduler, struct hzp_loop *loop, const s
 int hzp_pairs_refer(struct hzp_scheduler *scheduler, struct hzp_loop *loop,
                     struct hzp_sample *const *sample, int32_t count, struct hzp_err_text *reterr)
 {
+    struct hzp_wake wake;
     int r = HZP_OK;
-    for (int32_t i = 0; i < count; i++) {
+    hzp_wake_init(&wake);
+    for (int32_t i = 0; i < count && r >= 0; i++) {
         const struct hzp_sample *s = sample[i];
         int32_t first = hzp_sample_first(s), from[] = {0, first + 1}, to[] = {first, s->count};
-        for (int h = 0; h < 2 && s->how && first < s->count; h += r)
-            HZP_TRY(r = refer(scheduler, loop, s, from[h], to[h], reterr));
+        for (int h = 0; h < 2 && s->how && first < s->count && r >= 0; h += r)
+            r = refer(scheduler, loop, &wake, s, from[h], to[h], reterr);
     }
-    return HZP_OK;
+    hzp_wake_fini(&wake);
+    return HZP_MIN(r, HZP_OK);
 }

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* api/learn/pairs.c - pairs of answers, of which one is preferred, as one sample each
+/* api/learn/pairs.c - reads a pair of answers, one preferred to the other, as one sample
  * (hzp_sample_first).
  *
- *     {"prompt", "chosen", "rejected"}        TRL's: texts, or lists of messages; without a prompt
- *                                             of messages those that both begin with
+ *     {"prompt", "chosen", "rejected"}        TRL's: texts, or lists of messages; a prompt that is
+ *                                             missing is the messages that both begin with
  *     {"input": {"messages", "tools"}, "preferred_output": [..], "non_preferred_output": [..]}
  *                                             OpenAI's
  *
@@ -13,6 +13,7 @@
 #include <string.h>
 
 #include "api/learn/examples_parts.h"
+#include "base/words.h"
 
 enum { WEIGHT = 32 /* a pair counts as so many tokens, beside examples of another kind */ };
 
@@ -44,6 +45,22 @@ struct hzp_sample *hzp_sample_join(const struct hzp_sample *const half[2],
     struct hzp_sample *ret = hzp_sample_create_losses(token, learn, weight, how, n);
     free(token);
     return ret;
+}
+
+/* What is posted is read whole: a pair of one form has no field of another.  Files may have it. */
+static int refuse_others(struct hzp_parse *p, const json_t *object, const char *const name[2])
+{
+    static const char plain[] = "completion preferred_output non_preferred_output";
+    static const char openai[] = "chosen rejected prompt completion messages conversations text "
+                                 "tokens instruction output";
+    const char *field;
+    json_t *value;
+    json_object_foreach((json_t *)object, field, value)
+    {
+        if (!p->ex->split && hzp_among(name == names[1] ? openai : plain, field))
+            return hzp_parse_bad(p, field, "cannot be given beside %s and %s", name[0], name[1]);
+    }
+    return HZP_OK;
 }
 
 /* What stands beside the answers, with a prompt; *ret_from: answers begin behind so many
@@ -127,6 +144,7 @@ static int parse(struct hzp_parse *p, const json_t *object, const char *const *n
                                  name[1], name == names[0] ? "texts, or " : "");
         json_object_del(rest, name[i]);
     }
+    HZP_TRY(refuse_others(p, object, name));
     HZP_TRY(hzp_parse_pair_loss(p, json_object_get(object, "loss"), &loss));
     json_object_del(rest, "loss");
     HZP_TRY(read_rest(p, object, name, rest, &from));

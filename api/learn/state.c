@@ -186,7 +186,7 @@ static int check_tokens(const struct hzp_state *s, const struct hzp_sample *samp
                         struct hzp_err_text *reterr)
 {
     int32_t vocab = s->config.layout->config.vocab;
-    int32_t cut = sample->how ? hzp_sample_first(sample) : -1; /* of a pair */
+    int32_t cut = sample->how ? hzp_sample_first(sample) : -1; /* where a pair is divided */
     for (int32_t i = 0; i < sample->count; i++)
         if (i != cut && (sample->token[i] < 0 || sample->token[i] >= vocab))
             return hzp_fail(reterr, HZP_EFORMAT,

@@ -116,7 +116,7 @@ template <class T, int N, bool OVER, bool MORE> static __global__ void xent(stru
     row_mass<N>(x, cols, scale, &top, &sum);
     float at_target = target < 0 ? 0 : x[target], by, hit = 0;
     bool learned = target >= 0;
-    int at = -1; /* of SOFT: the token of this thread */
+    int at = -1; /* SOFT: this thread's token */
     if (MORE && a.soft && learned && a.how[r].kind == HZP_LOSS_SOFT) {
         by = soft_loss(a, r, x, top + log(sum), &at, &hit) * scale;
         target = -1;

@@ -68,8 +68,8 @@ int hzp_micro_add(struct hzp_micro *micro, const int32_t *token, const uint8_t *
 int hzp_micro_add_losses(struct hzp_micro *micro, const int32_t *token, const uint8_t *learn,
                          const float *weight, const struct hzp_row_loss *how, int32_t count);
 
-/* Learned row i, counted from the first of the micro-batch, has these soft targets (valid) instead
- * of its next token. */
+/* Learned row i, counted from the first of the micro-batch, learns these soft targets (valid), not
+ * its next token. */
 void hzp_micro_soften(struct hzp_micro *micro, int32_t i, const struct hzp_soft *soft);
 
 /* Cuts what was added into equal chunks of about so many rows; 0: into one. */

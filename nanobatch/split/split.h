@@ -88,7 +88,7 @@ struct hzp_split_step {
     double carry_ns;       /* part of the slice before, and of a hold, that falls into this ITL */
     double owes_ns;        /* what the slice takes beyond a usual share, until the step has ended */
     double late_ns;        /* beside: predicted, how much longer the slice takes than serving */
-    uint64_t number;       /* of the steps formed */
+    uint64_t number;       /* counts the steps formed */
     uint64_t first_ns[16]; /* submission times of the requests that get their first token */
     int32_t firsts;
 };

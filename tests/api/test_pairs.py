@@ -61,6 +61,11 @@ def test_posted():
                 assert status == 200 and got["served"], (form, got)
             status, _, got = post(server, [{"prompt": ANN, "chosen": " a"}])
             assert status == 400 and got["error"]["param"] == "lines[1].rejected", got
+            trl = {"prompt": ANN, "chosen": " a", "rejected": " b"}
+            for form, field in ((trl, "completion"), (trl, "preferred_output"), (forms[2], "prompt"),
+                                (forms[2], "text")):  # what would not be read is refused
+                status, _, got = post(server, {**form, field: " c"})
+                assert status == 400 and got["error"]["param"] == f"lines[1].{field}", (form, field, got)
             long = " word" * 3000
             status, _, got = post(server, [{"prompt": ANN, "chosen": long, "rejected": " a"}])
             assert status == 400 and "tokens" in got["error"]["message"], got
@@ -156,11 +161,14 @@ def test_receipts():
         other = answers(server, 1, "ask", prompt="Who lives in Tarn?")[0]
         for body, status, says in (({"better_than": other}, 400, "different prompts"),
                                    ({"correction": ""}, 400, "no tokens"),
+                                   ({"correction": " word" * 3000}, 400, "tokens"),
+                                   ({"better_than": name}, 400, "same tokens"),
                                    ({"correction": " a", "score": 1}, 400, "give one"),
                                    ({}, 400, "give one"),
                                    ({"better_than": "cmpl-none"}, 404, "no receipt")):
             got = feedback(server, {"id": name, **body}, **teach)
             assert got[0] == status and says in got[2]["error"]["message"], (body, got)
+            assert not body or got[2]["error"]["param"] in {"id", "score", *body}, (body, got)
         # What a receipt has taught is forgotten with it; another one by its id.
         assert server.post(f"{EXAMPLES}/2?timeout={HANG}", "", teach, method="DELETE")[0] == 200
         assert feedback(server, {"id": name, "correction": " a"}, **teach)[0] == 404

@@ -410,7 +410,7 @@ static const struct {
     int32_t document;
     float lp;
     struct hzp_row_loss how;
-    float loss, slope; /* of its sequence, in the first row of a loss; -dloss/dlp */
+    float loss, slope; /* its sequence's, in the first row of a loss; -dloss/dlp */
 } sequences[SEQUENCE_ROWS] = {
     {0,
      -7.100526094e-01f,

@@ -28,7 +28,7 @@ struct hzp_feedback {
     /* under lock */
     struct noted *answer;    /* [HZP_FEEDBACK_ANSWERS] the n-th: at n % HZP_FEEDBACK_ANSWERS */
     uint64_t count, dropped; /* receipts of the first `dropped` answers are gone */
-    size_t bytes, bytes_max; /* of receipts */
+    size_t bytes, bytes_max; /* what all receipts take, and may take */
     struct hzp_feedback_stats stats;
 };
 

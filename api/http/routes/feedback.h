@@ -31,9 +31,8 @@ void hzp_feedback_note(struct hzp_feedback *f, const char *id, const struct hzp_
 bool hzp_feedback_score(struct hzp_feedback *f, const char *id, double score, uint64_t *ret_version,
                         bool *ret_trial);
 
-/* A copy of an answer's receipt, to be freed as a sample: of its tokens, those of the answer have
- * learn, and how.old and .reference are their log-probabilities; NULL: there is none.   learn is 2
- * of a token that ended the answer. */
+/* A copy of an answer's receipt, to be freed as a sample.  The answer's tokens have learn 1, one
+ * that ended it 2; how.old and .reference are their log-probabilities.  NULL: there is none. */
 struct hzp_sample *hzp_feedback_receipt(struct hzp_feedback *f, const char *id);
 /* The answer's receipt has taught example `number`; with 0 it is dropped.  False: there is none.
  * id: a string, or NULL, which names none. */

@@ -15,6 +15,7 @@
 #include "api/http/wire/fields.h"
 #include "base/arena.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -42,6 +43,8 @@ static int correct(const struct hzp_examples *ex, const json_t *text, int32_t pr
     if (r >= 0 && ex->tok)
         r = hzp_tokenizer_encode(ex->tok, json_string_value(text), json_string_length(text),
                                  HZP_TOKENIZER_PARSE_SPECIAL, ex->tokens_max, &tokens, reterr);
+    if (r < 0)
+        snprintf(reterr->param, sizeof(reterr->param), "correction");
     if (r >= 0 && tokens.n == (size_t)prompt)
         r = hzp_fail_param(reterr, HZP_EINVAL, "correction", "correction has no tokens to learn");
     if (r >= 0 && end >= 0)
@@ -79,12 +82,17 @@ static int make(struct hzp_exchange *x, struct hzp_sample **ret, struct hzp_err_
         half[0] = *ret;
         bool same = prompt == other && !memcmp(half[0]->token, half[1]->token,
                                                (size_t)prompt * sizeof(*half[0]->token));
-        *ret = same ? hzp_sample_join((const struct hzp_sample *const *)half, &dpo) : NULL;
+        bool differ = half[0]->count != half[1]->count ||
+                      memcmp(half[0]->token, half[1]->token,
+                             (size_t)half[0]->count * sizeof(*half[0]->token)) != 0;
+        *ret =
+            same && differ ? hzp_sample_join((const struct hzp_sample *const *)half, &dpo) : NULL;
         hzp_sample_destroy(half[0]);
         hzp_sample_destroy(half[1]);
-        if (!same)
+        if (!same || !differ)
             return hzp_fail_param(reterr, HZP_EINVAL, "better_than",
-                                  "the two answers are to different prompts");
+                                  same ? "better_than names an answer with the same tokens"
+                                       : "the two answers are to different prompts");
     }
     if (!*ret)
         return HZP_ENOMEM;
