@@ -14,7 +14,7 @@
  *
  * Short items are written together, up to a millisecond of one tenant's: a step of many short ops
  * then costs no more than one of few long ones, and a ring reaches back for seconds. */
-struct hzp_record {
+struct record {
     struct hzp_track *lane[HZP_LANE_COUNT]; /* NULL: no item has run on the lane */
 };
 
@@ -27,7 +27,7 @@ struct run {
 };
 
 /* Closes the tracks; zeroed memory is an empty record. */
-static void hzp_record_fini(struct hzp_record *r)
+static void record_fini(struct record *r)
 {
     for (int l = 0; l < HZP_LANE_COUNT; l++)
         hzp_track_close(r->lane[l]);
@@ -66,8 +66,7 @@ static void add(struct hzp_track *track, struct run *run, const struct hzp_item 
 }
 
 /* span[i]: when item i ran, by the clock of hzp_now_ns. */
-static void hzp_record_run(struct hzp_record *r, const struct hzp_plan *plan,
-                           const struct hzp_span *span)
+static void record_run(struct record *r, const struct hzp_plan *plan, const struct hzp_span *span)
 {
     struct run run[HZP_LANE_COUNT] = {0};
     for (int32_t i = 0; i < plan->items; i++) {
@@ -109,7 +108,7 @@ struct hzp_exec {
     uint64_t ended_ns[HZP_TENANT_COUNT]; /* when the tenant's newest item ended, as far as known */
     struct hzp_plan_ends landed;         /* last items of the newest landed plan */
     struct hzp_profile profile;
-    struct hzp_record record;
+    struct record record;
     struct hzp_op_times prior; /* used if the caller passes no op times; it learns nothing */
 };
 
@@ -160,7 +159,7 @@ void hzp_exec_destroy(struct hzp_exec *e)
         return;
     hzp_flight_close(e->own);
     hzp_graphs_destroy(e->graphs);
-    hzp_record_fini(&e->record);
+    record_fini(&e->record);
     for (int l = 0; l < HZP_LANE_COUNT; l++)
         hzp_lane_close(e->lane[l]);
     free(e);
@@ -721,7 +720,7 @@ int hzp_exec_land(struct hzp_flight *f, struct hzp_op_times *times, struct hzp_e
     memcpy(trained, e->profile.of[HZP_TENANT_TRAIN], sizeof(trained));
     account(f, known, times, since(f, last, before), ret);
     if (hzp_device_computes(e->dev)) { /* a simulated one has a clock of its own */
-        hzp_record_run(&e->record, f->plan, f->span);
+        record_run(&e->record, f->plan, f->span);
         meter(f->plan, trained, e->profile.of[HZP_TENANT_TRAIN]);
     }
     return HZP_OK;
