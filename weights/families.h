@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* weights/families.h - the differences between model families, as data.
  *
- * One table maps tensors on disk to rows of the layout's tensors, and one struct a family says which
- * of its rows count, and holds the defaults of its configuration class.  Names on disk are in
+ * One table maps tensors on disk to rows of the layout's tensors, one struct a family says which of
+ * its rows count, and holds the defaults of its configuration class.  Names on disk are in
  * families.c and nowhere else.
  *
  * Thread: any; everything here is constant.

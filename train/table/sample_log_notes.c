@@ -8,14 +8,13 @@
 static int get_note(struct hzp_sample_log *log, const char *name, char *ret, size_t size,
                     struct hzp_err_text *reterr)
 {
-    sqlite3_stmt *s;
+    struct hzp_log_rows q = hzp_sample_log_query(log, "SELECT value FROM meta WHERE key = ?1",
+                                                 "reading", reterr, "t", name);
+    bool found = hzp_sample_log_next(&q);
     ret[0] = 0;
-    HZP_TRY(
-        hzp_sample_log_query(log, "SELECT value FROM meta WHERE key = ?1", &s, reterr, "t", name));
-    int code = sqlite3_step(s);
-    if (code == SQLITE_ROW)
-        hzp_sample_log_column(s, 0, ret, size);
-    return hzp_sample_log_query_end(log, s, code, code == SQLITE_ROW, "reading", reterr);
+    if (found)
+        hzp_sample_log_column(q.s, 0, ret, size);
+    return hzp_sample_log_query_end(&q, found);
 }
 
 int hzp_sample_log_put_note(struct hzp_sample_log *log, const char *name, const char *value,
