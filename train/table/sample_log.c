@@ -551,10 +551,8 @@ static int find_body(struct hzp_sample_log *log, const struct hzp_body_key *key,
 int hzp_sample_log_find_body(struct hzp_sample_log *log, const struct hzp_body_key *key,
                              int64_t *ret_first, int64_t *ret_count, struct hzp_err_text *reterr)
 {
-    hzp_lock_take(&log->lock);
-    int r = find_body(log, key, ret_first, ret_count, reterr);
-    hzp_lock_release(&log->lock);
-    return r;
+    HZP_LOCKED(&log->lock);
+    return find_body(log, key, ret_first, ret_count, reterr);
 }
 
 static int add_body(struct hzp_sample_log *log, const struct hzp_body_key *key, int64_t first,
@@ -647,10 +645,8 @@ int hzp_sample_log_read_row(struct hzp_sample_log *log, sqlite3_stmt *s, struct 
 
 int64_t hzp_sample_log_last(struct hzp_sample_log *log)
 {
-    hzp_lock_take(&log->lock);
-    int64_t last = log->last;
-    hzp_lock_release(&log->lock);
-    return last;
+    HZP_LOCKED(&log->lock);
+    return log->last;
 }
 
 int hzp_sample_log_begin_after(struct hzp_sample_log *log, int64_t last,
@@ -660,10 +656,9 @@ int hzp_sample_log_begin_after(struct hzp_sample_log *log, int64_t last,
     HZP_ASSERT(log->last == 0);
     sqlite3_snprintf(sizeof(sql), sql, "INSERT INTO meta VALUES ('samples_after', '%lld')",
                      (long long)last);
-    hzp_lock_take(&log->lock);
+    HZP_LOCKED(&log->lock);
     int r = hzp_sample_log_exec(log, sql, "beginning to count samples", reterr);
     log->last = log->forgotten = r < 0 ? 0 : last;
-    hzp_lock_release(&log->lock);
     return r;
 }
 
@@ -671,15 +666,13 @@ int hzp_sample_log_find_damaged(struct hzp_sample_log *log, int64_t after, int64
                                 struct hzp_err_text *reterr)
 {
     *ret = 0;
-    hzp_lock_take(&log->lock);
+    HZP_LOCKED(&log->lock);
     struct hzp_log_rows q =
         hzp_sample_log_query(log, sql_read, "reading samples", reterr, "ii", after, (int64_t)-1);
     while (!*ret && hzp_sample_log_next(&q))
         if (!is_sound(q.s))
             *ret = sqlite3_column_int64(q.s, 0);
-    int r = hzp_sample_log_query_end(&q, HZP_OK);
-    hzp_lock_release(&log->lock);
-    return r;
+    return hzp_sample_log_query_end(&q, HZP_OK);
 }
 
 int32_t hzp_sample_log_read(struct hzp_sample_log *log, int64_t after, int32_t max,

@@ -29,13 +29,11 @@ int hzp_sample_log_find_lessons(struct hzp_sample_log *log, struct hzp_sample *c
 int hzp_sample_log_note_lessons(struct hzp_sample_log *log, const char *name, int64_t first,
                                 int64_t last, const char *value, struct hzp_err_text *reterr)
 {
-    hzp_lock_take(&log->lock);
-    int r = hzp_sample_log_change(log,
-                                  "INSERT OR REPLACE INTO meta SELECT ?1 || first, ?2 FROM lessons"
-                                  " WHERE last >= ?3 AND first <= ?4",
-                                  "adding a note", reterr, "ttii", name, value, first, last);
-    hzp_lock_release(&log->lock);
-    return r;
+    HZP_LOCKED(&log->lock);
+    return hzp_sample_log_change(log,
+                                 "INSERT OR REPLACE INTO meta SELECT ?1 || first, ?2 FROM lessons"
+                                 " WHERE last >= ?3 AND first <= ?4",
+                                 "adding a note", reterr, "ttii", name, value, first, last);
 }
 
 /* Lessons with ids in [from, below), newest first; the lock is held. */
@@ -61,10 +59,8 @@ static int32_t read_lessons(struct hzp_sample_log *log, int64_t from, int64_t be
 int32_t hzp_sample_log_lessons(struct hzp_sample_log *log, int64_t below, int32_t max,
                                struct hzp_logged_lesson *ret, struct hzp_err_text *reterr)
 {
-    hzp_lock_take(&log->lock);
-    int32_t n = read_lessons(log, 1, below, max, ret, reterr);
-    hzp_lock_release(&log->lock);
-    return n;
+    HZP_LOCKED(&log->lock);
+    return read_lessons(log, 1, below, max, ret, reterr);
 }
 
 int hzp_sample_log_lesson(struct hzp_sample_log *log, int64_t id, struct hzp_logged_lesson *ret,

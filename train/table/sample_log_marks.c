@@ -57,13 +57,11 @@ int32_t hzp_sample_log_marks(struct hzp_sample_log *log, struct hzp_mark **ret,
 int hzp_sample_log_set_name(struct hzp_sample_log *log, const char *name, uint64_t id,
                             struct hzp_err_text *reterr)
 {
-    hzp_lock_take(&log->lock);
-    int r = id ? hzp_sample_log_change(log, "INSERT OR REPLACE INTO names VALUES (?1, ?2, ?3)",
-                                       what, reterr, "tii", name, (int64_t)id, hzp_unix_ms())
-               : hzp_sample_log_change(log, "DELETE FROM names WHERE name = ?1", what, reterr, "t",
-                                       name);
-    hzp_lock_release(&log->lock);
-    return r;
+    HZP_LOCKED(&log->lock);
+    return id ? hzp_sample_log_change(log, "INSERT OR REPLACE INTO names VALUES (?1, ?2, ?3)", what,
+                                      reterr, "tii", name, (int64_t)id, hzp_unix_ms())
+              : hzp_sample_log_change(log, "DELETE FROM names WHERE name = ?1", what, reterr, "t",
+                                      name);
 }
 
 int32_t hzp_sample_log_names(struct hzp_sample_log *log, struct hzp_version_name *ret, int32_t max,
@@ -71,7 +69,7 @@ int32_t hzp_sample_log_names(struct hzp_sample_log *log, struct hzp_version_name
 {
     static const char sql[] = "SELECT name, id, unix_ms FROM names ORDER BY name LIMIT ?1";
     int32_t n = 0;
-    hzp_lock_take(&log->lock);
+    HZP_LOCKED(&log->lock);
     struct hzp_log_rows q =
         hzp_sample_log_query(log, sql, "reading names", reterr, "i", (int64_t)max);
     while (n < max && hzp_sample_log_next(&q)) {
@@ -79,9 +77,7 @@ int32_t hzp_sample_log_names(struct hzp_sample_log *log, struct hzp_version_name
         ret[n].id = (uint64_t)sqlite3_column_int64(q.s, 1);
         ret[n++].unix_ms = sqlite3_column_int64(q.s, 2);
     }
-    n = hzp_sample_log_query_end(&q, n);
-    hzp_lock_release(&log->lock);
-    return n;
+    return hzp_sample_log_query_end(&q, n);
 }
 
 /* --- The way back ----------------------------------------------------------------------------- */
@@ -188,14 +184,12 @@ int hzp_sample_log_source(struct hzp_sample_log *log, uint64_t id, char *ret, si
                           struct hzp_err_text *reterr)
 {
     ret[0] = '\0';
-    hzp_lock_take(&log->lock);
+    HZP_LOCKED(&log->lock);
     struct hzp_log_rows q = hzp_sample_log_query(log, "SELECT source FROM sources WHERE id = ?1",
                                                  "reading", reterr, "i", (int64_t)id);
     if (hzp_sample_log_next(&q))
         hzp_sample_log_column(q.s, 0, ret, size);
-    int r = hzp_sample_log_query_end(&q, HZP_OK);
-    hzp_lock_release(&log->lock);
-    return r;
+    return hzp_sample_log_query_end(&q, HZP_OK);
 }
 
 int hzp_sample_log_activate(struct hzp_sample_log *log, const struct hzp_activation *a,
@@ -244,7 +238,7 @@ int32_t hzp_sample_log_before(struct hzp_sample_log *log, uint64_t version, int6
         " ORDER BY line.id DESC";
     int32_t n = 0;
     *ret_learned = *ret_root = 0;
-    hzp_lock_take(&log->lock);
+    HZP_LOCKED(&log->lock);
     struct hzp_log_rows q =
         hzp_sample_log_query(log, sql, "reading versions", reterr, "i", (int64_t)version);
     while (hzp_sample_log_next(&q)) {
@@ -259,7 +253,5 @@ int32_t hzp_sample_log_before(struct hzp_sample_log *log, uint64_t version, int6
             n++;
         }
     }
-    n = hzp_sample_log_query_end(&q, n);
-    hzp_lock_release(&log->lock);
-    return n;
+    return hzp_sample_log_query_end(&q, n);
 }

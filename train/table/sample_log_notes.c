@@ -36,10 +36,8 @@ int hzp_sample_log_note(struct hzp_sample_log *log, const char *name, char *ret,
 int hzp_sample_log_set_note(struct hzp_sample_log *log, const char *name, const char *value,
                             struct hzp_err_text *reterr)
 {
-    hzp_lock_take(&log->lock);
-    int r = hzp_sample_log_put_note(log, name, value, reterr);
-    hzp_lock_release(&log->lock);
-    return r;
+    HZP_LOCKED(&log->lock);
+    return hzp_sample_log_put_note(log, name, value, reterr);
 }
 
 int hzp_sample_log_pin(struct hzp_sample_log *log, const char *name, const char *what,

@@ -50,14 +50,12 @@ int32_t hzp_sample_log_sessions(struct hzp_sample_log *log, struct hzp_session *
 {
     static const char sql[] = "SELECT name, newest FROM sessions ORDER BY newest DESC";
     int32_t n = 0;
-    hzp_lock_take(&log->lock);
+    HZP_LOCKED(&log->lock);
     *ret_forgotten = log->forgotten;
     struct hzp_log_rows q = hzp_sample_log_query(log, sql, "reading sessions", reterr, "");
     while (n < max && hzp_sample_log_next(&q)) {
         hzp_sample_log_column(q.s, 0, ret[n].name, sizeof(ret[n].name));
         ret[n++].newest = sqlite3_column_int64(q.s, 1);
     }
-    n = hzp_sample_log_query_end(&q, n);
-    hzp_lock_release(&log->lock);
-    return n;
+    return hzp_sample_log_query_end(&q, n);
 }

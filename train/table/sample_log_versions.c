@@ -25,7 +25,7 @@ int hzp_sample_log_version(struct hzp_sample_log *log, const struct hzp_version_
         range[2 * i] = record->learned.first[i];
         range[2 * i + 1] = record->learned.last[i];
     }
-    hzp_lock_take(&log->lock);
+    HZP_LOCKED(&log->lock);
     int r = hzp_sample_log_change(
         log,
         "INSERT INTO versions (id, optimizer_step, published_unix_ms, loss, checksum,"
@@ -36,7 +36,6 @@ int hzp_sample_log_version(struct hzp_sample_log *log, const struct hzp_version_
         (int64_t)record->learned.more, range, ranges * 2 * (int)sizeof(range[0]),
         (int64_t)record->parent, record->gate_before, record->gate_after);
     log->version_missing = log->version_missing || r < 0;
-    hzp_lock_release(&log->lock);
     return r;
 }
 
@@ -73,15 +72,13 @@ int32_t hzp_sample_log_read_versions(struct hzp_sample_log *log, uint64_t below,
                               " gate_after FROM versions"
                               " WHERE id < ?1 ORDER BY id DESC LIMIT ?2";
     int32_t n = 0;
-    hzp_lock_take(&log->lock);
+    HZP_LOCKED(&log->lock);
     struct hzp_log_rows q =
         hzp_sample_log_query(log, sql, "reading versions", reterr, "ii",
                              (int64_t)HZP_MIN(below, (uint64_t)INT64_MAX), (int64_t)max);
     while (n < max && hzp_sample_log_next(&q))
         read_record(q.s, &ret[n++]);
-    n = hzp_sample_log_query_end(&q, n);
-    hzp_lock_release(&log->lock);
-    return n;
+    return hzp_sample_log_query_end(&q, n);
 }
 
 /* Under lock, in a transaction. */
@@ -126,7 +123,7 @@ int32_t hzp_sample_log_checkpoints(struct hzp_sample_log *log, struct hzp_logged
     static const char sql[] =
         "SELECT id, learned_through, name FROM checkpoints ORDER BY id DESC LIMIT ?1";
     int32_t n = 0;
-    hzp_lock_take(&log->lock);
+    HZP_LOCKED(&log->lock);
     struct hzp_log_rows q =
         hzp_sample_log_query(log, sql, "reading checkpoints", reterr, "i", (int64_t)max);
     while (n < max && hzp_sample_log_next(&q)) {
@@ -135,19 +132,15 @@ int32_t hzp_sample_log_checkpoints(struct hzp_sample_log *log, struct hzp_logged
         hzp_sample_log_column(q.s, 2, ret[n].name, sizeof(ret[n].name));
         n++;
     }
-    n = hzp_sample_log_query_end(&q, n);
-    hzp_lock_release(&log->lock);
-    return n;
+    return hzp_sample_log_query_end(&q, n);
 }
 
 int hzp_sample_log_forget_checkpoint(struct hzp_sample_log *log, uint64_t id,
                                      struct hzp_err_text *reterr)
 {
-    hzp_lock_take(&log->lock);
-    int r = hzp_sample_log_change(log, "DELETE FROM checkpoints WHERE id = ?1",
-                                  "removing a checkpoint", reterr, "i", (int64_t)id);
-    hzp_lock_release(&log->lock);
-    return r;
+    HZP_LOCKED(&log->lock);
+    return hzp_sample_log_change(log, "DELETE FROM checkpoints WHERE id = ?1",
+                                 "removing a checkpoint", reterr, "i", (int64_t)id);
 }
 
 struct range {
@@ -198,11 +191,10 @@ static int write_mark(struct hzp_sample_log *log, struct hzp_err_text *reterr)
 
 int hzp_sample_log_mark(struct hzp_sample_log *log, struct hzp_err_text *reterr)
 {
-    hzp_lock_take(&log->lock);
+    HZP_LOCKED(&log->lock);
     int r = log->unmade ? hzp_sample_log_make(log, reterr) : HZP_OK;
     if (r == HZP_OK)
         r = write_mark(log, reterr);
-    hzp_lock_release(&log->lock);
     return r;
 }
 
