@@ -192,13 +192,11 @@ void hzp_trials_note(struct hzp_trials *t, uint64_t version, bool trial,
 int hzp_trials_ask(struct hzp_trials *t, uint64_t version, bool promote,
                    struct hzp_err_text *reterr)
 {
-    hzp_lock_take(&t->lock);
-    bool found = runs(t, version);
-    if (found)
-        t->asked = promote ? HZP_VERDICT_PROMOTE : HZP_VERDICT_DROP;
-    hzp_lock_release(&t->lock);
-    return found ? HZP_OK
-                 : hzp_fail(reterr, HZP_ENOENT, "version %" PRIu64 " is not on trial", version);
+    HZP_LOCKED(&t->lock);
+    if (!runs(t, version))
+        return hzp_fail(reterr, HZP_ENOENT, "version %" PRIu64 " is not on trial", version);
+    t->asked = promote ? HZP_VERDICT_PROMOTE : HZP_VERDICT_DROP;
+    return HZP_OK;
 }
 
 void hzp_trials_found(struct hzp_trials *t, uint64_t version, bool passed, const char *why)

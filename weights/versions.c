@@ -683,7 +683,7 @@ void hzp_weights_set_history(struct hzp_weights *w, const struct hzp_version_rec
 
 int32_t hzp_weights_list(struct hzp_weights *w, struct hzp_version_record *ret, int32_t max)
 {
-    hzp_lock_take(&w->lock);
+    HZP_LOCKED(&w->lock);
     uint64_t kept = HZP_MIN(w->issued, (uint64_t)RECORDS_MAX);
     int32_t n = (int32_t)HZP_MIN(kept, (uint64_t)HZP_MAX(max, 0));
     for (int32_t i = 0; i < n; i++)
@@ -692,7 +692,6 @@ int32_t hzp_weights_list(struct hzp_weights *w, struct hzp_version_record *ret, 
     older = HZP_MIN(older, RECORDS_MAX - n);
     if (older > 0)
         memcpy(ret + n, w->history, (size_t)older * sizeof(*ret));
-    hzp_lock_release(&w->lock);
     return n + HZP_MAX(older, 0);
 }
 

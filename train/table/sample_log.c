@@ -720,14 +720,13 @@ int32_t hzp_sample_log_failed(struct hzp_sample_log *log, int64_t first, int64_t
         " ORDER BY sequence_number";
     int32_t n = 0;
     int64_t count = 0;
-    hzp_lock_take(&log->lock);
+    HZP_LOCKED(&log->lock);
     struct hzp_log_rows q =
         hzp_sample_log_query(log, sql, "reading failed samples", reterr, "ii", first, last);
     for (; hzp_sample_log_next(&q); count++)
         if (n < max)
             ret[n++] = sqlite3_column_int64(q.s, 0);
     n = hzp_sample_log_query_end(&q, n);
-    hzp_lock_release(&log->lock);
     if (ret_count)
         *ret_count = count;
     return n;

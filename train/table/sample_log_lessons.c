@@ -66,9 +66,8 @@ int32_t hzp_sample_log_lessons(struct hzp_sample_log *log, int64_t below, int32_
 int hzp_sample_log_lesson(struct hzp_sample_log *log, int64_t id, struct hzp_logged_lesson *ret,
                           struct hzp_err_text *reterr)
 {
-    hzp_lock_take(&log->lock);
+    HZP_LOCKED(&log->lock);
     int32_t n = id > 0 && id < INT64_MAX ? read_lessons(log, id, id + 1, 1, ret, reterr) : 0;
-    hzp_lock_release(&log->lock);
     HZP_TRY(n);
     return n ? HZP_OK : hzp_fail(reterr, HZP_ENOENT, "there is no lesson %lld", (long long)id);
 }

@@ -34,7 +34,7 @@ int32_t hzp_sample_log_marks(struct hzp_sample_log *log, struct hzp_mark **ret,
     static const char sql[] = "SELECT first, last, kind, version FROM marks ORDER BY first, last";
     struct hzp_mark *mark = NULL;
     int32_t n = 0, room = 0;
-    hzp_lock_take(&log->lock);
+    HZP_LOCKED(&log->lock);
     struct hzp_log_rows q = hzp_sample_log_query(log, sql, "reading marks", reterr, "");
     while (hzp_sample_log_next(&q)) {
         mark = hzp_xgrow(mark, &room, n + 1, sizeof(*mark));
@@ -44,7 +44,6 @@ int32_t hzp_sample_log_marks(struct hzp_sample_log *log, struct hzp_mark **ret,
                                       .version = (uint64_t)sqlite3_column_int64(q.s, 3)};
     }
     n = hzp_sample_log_query_end(&q, n);
-    hzp_lock_release(&log->lock);
     if (n < 0)
         free(mark);
     else

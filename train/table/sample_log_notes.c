@@ -27,10 +27,9 @@ int hzp_sample_log_put_note(struct hzp_sample_log *log, const char *name, const 
 int hzp_sample_log_note(struct hzp_sample_log *log, const char *name, char *ret, size_t size,
                         struct hzp_err_text *reterr)
 {
-    hzp_lock_take(&log->lock);
-    int r = get_note(log, name, ret, size, reterr);
-    hzp_lock_release(&log->lock);
-    return HZP_MIN(r, 0);
+    HZP_LOCKED(&log->lock);
+    HZP_TRY(get_note(log, name, ret, size, reterr));
+    return HZP_OK;
 }
 
 int hzp_sample_log_set_note(struct hzp_sample_log *log, const char *name, const char *value,
@@ -44,14 +43,13 @@ int hzp_sample_log_pin(struct hzp_sample_log *log, const char *name, const char 
                        const char *value, struct hzp_err_text *reterr)
 {
     char then[128];
-    hzp_lock_take(&log->lock);
+    HZP_LOCKED(&log->lock);
     int r = get_note(log, name, then, sizeof(then), reterr);
     if (r == 0)
-        r = hzp_sample_log_put_note(log, name, value, reterr);
-    else if (r > 0 && strcmp(then, value))
-        r = hzp_fail(reterr, HZP_EINVAL,
-                     "%s: the sample log was begun with another %s (%s, now %s)", log->path, what,
-                     then, value);
-    hzp_lock_release(&log->lock);
+        return hzp_sample_log_put_note(log, name, value, reterr);
+    if (r > 0 && strcmp(then, value))
+        return hzp_fail(reterr, HZP_EINVAL,
+                        "%s: the sample log was begun with another %s (%s, now %s)", log->path,
+                        what, then, value);
     return HZP_MIN(r, 0);
 }

@@ -252,10 +252,8 @@ int hzp_sample_log_resume(struct hzp_sample_log *log, uint64_t ids_used,
                           struct hzp_sample_log_resume *ret, struct hzp_err_text *reterr)
 {
     struct hzp_sample_log_resume resume = {0};
-    hzp_lock_take(&log->lock);
-    int r = read_resume(log, ids_used, &resume, reterr);
-    hzp_lock_release(&log->lock);
-    if (r >= 0)
-        *ret = resume;
-    return r;
+    HZP_LOCKED(&log->lock);
+    HZP_TRY(read_resume(log, ids_used, &resume, reterr));
+    *ret = resume;
+    return HZP_OK;
 }
