@@ -283,19 +283,26 @@ template <class P> using elem_of = typename std::remove_pointer<P>::type;
 enum { ELEMENT_THREADS = 256 };
 
 /* Launches a kernel that goes over the elements of a matrix, 8 at a time where `eight`, else one.
- * f(t, n, grid) starts it: t as with_type has it, n a constant, ELEMENT_THREADS per block. */
+ * f(n, grid) starts it: n a constant, ELEMENT_THREADS per block. */
 template <class F>
-static int by_element(struct hzp_lane *lane, const struct hzp_mat &m, bool eight, const char *op,
-                      F f)
+static int by_width(struct hzp_lane *lane, const struct hzp_mat &m, bool eight, const char *op, F f)
 {
     int64_t count = (int64_t)m.rows * m.cols;
     if (count == 0)
         return HZP_OK;
+    if (eight)
+        f(std::integral_constant<int, 8>(), grid_for(lane, count / 8, ELEMENT_THREADS));
+    else
+        f(std::integral_constant<int, 1>(), grid_for(lane, count, ELEMENT_THREADS));
+    return hzp_cuda_launched(lane, op);
+}
+
+/* The same of a kernel for the matrix's type: f(t, n, grid), t as with_type has it. */
+template <class F>
+static int by_element(struct hzp_lane *lane, const struct hzp_mat &m, bool eight, const char *op,
+                      F f)
+{
     return with_type(m.type, [&](auto *t) {
-        if (eight)
-            f(t, std::integral_constant<int, 8>(), grid_for(lane, count / 8, ELEMENT_THREADS));
-        else
-            f(t, std::integral_constant<int, 1>(), grid_for(lane, count, ELEMENT_THREADS));
-        return hzp_cuda_launched(lane, op);
+        return by_width(lane, m, eight, op, [&](auto n, unsigned grid) { f(t, n, grid); });
     });
 }

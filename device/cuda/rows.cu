@@ -30,31 +30,27 @@ template <class T, class U>
 static int pick(struct hzp_lane *lane, const struct hzp_mat &x, const struct hzp_mat &y,
                 const int32_t *index, int32_t first, const char *op)
 {
-    int64_t count = (int64_t)y.rows * y.cols;
-    if (count == 0)
-        return HZP_OK;
-    if (wide(&x) && wide(&y))
-        start_few(lane, y.rows, grid_for(lane, count / 8, THREADS), THREADS, 0, pick_rows<T, U, 8>,
-                  x, y, index, first);
-    else
-        start_few(lane, y.rows, grid_for(lane, count, THREADS), THREADS, 0, pick_rows<T, U, 1>, x,
-                  y, index, first);
-    return hzp_cuda_launched(lane, op);
+    return by_width(lane, y, wide(&x) && wide(&y), op, [&](auto n, unsigned grid) {
+        start_few(lane, y.rows, grid, ELEMENT_THREADS, 0, pick_rows<T, U, decltype(n)::value>, x, y,
+                  index, first);
+    });
 }
 
 extern "C" int hzp_cuda_embed(struct hzp_lane *lane, const void *args)
 {
     const struct hzp_embed_args *a = (const struct hzp_embed_args *)args;
-    return a->table.type == HZP_BF16
-               ? pick<uint16_t, float>(lane, a->table, a->y, a->id, a->first, "embed")
-               : pick<float, float>(lane, a->table, a->y, a->id, a->first, "embed");
+    return with_type(a->table.type, [&](auto *t) {
+        return pick<elem_of<decltype(t)>, float>(lane, a->table, a->y, a->id, a->first, "embed");
+    });
 }
 
 extern "C" int hzp_cuda_gather(struct hzp_lane *lane, const void *args)
 {
     const struct hzp_gather_args *a = (const struct hzp_gather_args *)args;
-    return a->y.type == HZP_BF16 ? pick<uint16_t, uint16_t>(lane, a->x, a->y, a->index, 0, "gather")
-                                 : pick<float, float>(lane, a->x, a->y, a->index, 0, "gather");
+    return with_type(a->y.type, [&](auto *t) {
+        using T = elem_of<decltype(t)>;
+        return pick<T, T>(lane, a->x, a->y, a->index, 0, "gather");
+    });
 }
 
 template <class T>
