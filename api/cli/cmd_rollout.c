@@ -180,7 +180,7 @@ static int make_body(const struct hzp_options *options, json_t *body, struct hzp
                         : json_object();
     if (!json_is_object(extra) || json_object_update(body, extra) < 0) {
         json_decref(extra);
-        return hzp_fail_param(reterr, HZP_EINVAL, "--extra-body", "--extra-body is no JSON object");
+        return hzp_wrong(reterr, "--extra-body", "is no JSON object");
     }
     json_decref(extra);
     return HZP_OK;

@@ -64,10 +64,9 @@ int hzp_http_server(const char *url, const char *key, struct hzp_http_host *ret,
     pthread_once(&once, begin_curl);
     memset(ret, 0, sizeof(*ret));
     if (!read_url(url, ret->url, sizeof(ret->url)))
-        return hzp_fail_param(reterr, HZP_EINVAL, "--url",
-                              "--url takes http[s]://HOST[:PORT], not \"%.200s\"", url);
+        return hzp_wrong(reterr, "--url", "takes http[s]://HOST[:PORT], not \"%.200s\"", url);
     if (key && (strlen(key) >= sizeof(ret->key) || strpbrk(key, "\r\n")))
-        return hzp_fail_param(reterr, HZP_EINVAL, "--api-key", "--api-key: the key is not valid");
+        return hzp_wrong(reterr, "--api-key", ": the key is not valid");
     snprintf(ret->key, sizeof(ret->key), "%s", key ? key : "");
     return HZP_OK;
 }

@@ -157,7 +157,5 @@ int hzp_examples_load_option(const struct hzp_examples *ex, const char *path, co
                              struct hzp_err_text *reterr)
 {
     int r = hzp_examples_load(ex, path, ret, ret_count, reterr);
-    return r == HZP_ENOENT ? hzp_fail_param(reterr, HZP_EINVAL, option,
-                                            "%s %s: there is no such file", option, path)
-                           : r;
+    return r == HZP_ENOENT ? hzp_wrong(reterr, option, "%s: there is no such file", path) : r;
 }

@@ -393,8 +393,8 @@ int hzp_state_open(const struct hzp_state_config *config, struct hzp_state **ret
     s->said = hzp_said_create();
     int r = hzp_retention_parse(config->keep, &s->keep, reterr);
     if (r >= 0 && s->keep.best)
-        r = hzp_fail_param(reterr, HZP_EINVAL, "--keep",
-                           "--keep: best is of hzpserve train; a server checks versions by --gate");
+        r = hzp_wrong(reterr, "--keep",
+                      ": best is of hzpserve train; a server checks versions by --gate");
     if (r >= 0)
         r = open_all(s, reterr);
     if (r < 0) {

@@ -73,7 +73,7 @@ static int read_prompt(const struct hzp_engine *engine, const char *list, size_t
         return r;
     }
     if (params.prompts != 1 || !params.prompt[0].n) {
-        r = hzp_fail_param(reterr, HZP_EINVAL, param, "%s must be one prompt with tokens", param);
+        r = hzp_wrong(reterr, param, "must be one prompt with tokens");
     } else {
         ret->count = (int32_t)params.prompt[0].n;
         ret->token = hzp_xcalloc(params.prompt[0].n, sizeof(*ret->token));
@@ -97,8 +97,7 @@ static int read_reference(const json_t *value, size_t at, char **ret, struct hzp
         return HZP_OK;
     }
     free(text);
-    return hzp_fail_param(reterr, HZP_EINVAL, param, "%s must have at most %d bytes", param,
-                          HZP_ROLLOUT_REFERENCE_MAX);
+    return hzp_wrong(reterr, param, "must have at most %d bytes", HZP_ROLLOUT_REFERENCE_MAX);
 }
 
 static int read_prompts(const struct hzp_engine *engine, const json_t *body,
@@ -111,13 +110,11 @@ static int read_prompts(const struct hzp_engine *engine, const json_t *body,
     const json_t *list = prompts ? prompts : messages;
     size_t count = json_array_size(list), tokens = 0;
     if (!list || (prompts && messages))
-        return hzp_fail_param(reterr, HZP_EINVAL, "prompts", "prompts or messages must be given");
+        return hzp_wrong(reterr, "prompts", "or messages must be given");
     if (!count || count > HZP_ROLLOUT_PROMPTS_MAX)
-        return hzp_fail_param(reterr, HZP_EINVAL, name, "%s must be a list of 1 to %d", name,
-                              HZP_ROLLOUT_PROMPTS_MAX);
+        return hzp_wrong(reterr, name, "must be a list of 1 to %d", HZP_ROLLOUT_PROMPTS_MAX);
     if (answers && !json_is_null(answers) && json_array_size(answers) != count)
-        return hzp_fail_param(reterr, HZP_EINVAL, "answers",
-                              "answers must be a list of %zu, one for each prompt", count);
+        return hzp_wrong(reterr, "answers", "must be a list of %zu, one for each prompt", count);
     ret->prompt = hzp_xcalloc(count, sizeof(*ret->prompt));
     ret->prompts = (int32_t)count;
     for (size_t i = 0; i < count; i++) {
@@ -126,8 +123,8 @@ static int read_prompts(const struct hzp_engine *engine, const json_t *body,
         HZP_TRY(read_reference(json_array_get(answers, i), i, &ret->prompt[i].reference, reterr));
         tokens += (size_t)ret->prompt[i].count;
         if (tokens > HZP_ROLLOUT_PROMPT_TOKENS_MAX)
-            return hzp_fail_param(reterr, HZP_EINVAL, name, "%s have more than %d tokens", name,
-                                  HZP_ROLLOUT_PROMPT_TOKENS_MAX);
+            return hzp_wrong(reterr, name, "have more than %d tokens",
+                             HZP_ROLLOUT_PROMPT_TOKENS_MAX);
     }
     return HZP_OK;
 }
@@ -137,7 +134,7 @@ static int read_spec(const struct hzp_engine *engine, const json_t *body,
 {
     const json_t *reward = json_object_get(body, "reward");
     if (!json_is_object(reward))
-        return hzp_fail_param(reterr, HZP_EINVAL, "reward", "reward must be given: {\"type\"}");
+        return hzp_wrong(reterr, "reward", "must be given: {\"type\"}");
     read_numbers(body, ret);
     HZP_TRY(hzp_verifier_create(reward, &ret->verifier, reterr));
     return read_prompts(engine, body, ret, reterr);
