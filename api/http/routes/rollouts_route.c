@@ -224,16 +224,5 @@ void hzp_rollouts_metrics(struct hzp_page *page, const struct hzp_engine *engine
     if (!engine->rollouts)
         return;
     hzp_rollouts_read_stats(engine->rollouts, &s);
-    hzp_page_put(page, "hzpserve_rollouts_jobs", s.jobs);
-    hzp_page_put(page, "hzpserve_rollouts_running", s.members);
-    hzp_page_put(page, "hzpserve_rollouts_waiting", s.waiting);
-    hzp_page_put(page, "hzpserve_rollouts_groups_ready", s.ready);
-    hzp_page_put(page, "hzpserve_rollouts_samples_total", (double)s.samples);
-    hzp_page_put(page, "hzpserve_rollouts_groups_dropped_total", (double)s.dropped);
-    hzp_page_put(page, "hzpserve_rollouts_lost_total", (double)s.lost);
-    hzp_page_put(page, "hzpserve_rollouts_stale_total", (double)s.stale);
-    hzp_page_put(page, "hzpserve_rollouts_late_total", (double)s.late);
-    hzp_page_put(page, "hzpserve_rollouts_updates_total", (double)s.updates);
-    hzp_page_put(page, "hzpserve_rollouts_reward_mean", s.reward_mean);
-    hzp_page_put(page, "hzpserve_rollouts_staleness", (double)s.staleness);
+    hzp_page_sources(page, &(struct hzp_metric_sources){.rollouts = &s});
 }
