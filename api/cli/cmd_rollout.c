@@ -16,7 +16,6 @@
 #include "api/cli/commands.h"
 #include "api/cli/signals.h"
 #include "api/cli/transfer.h"
-#include "base/arena.h"
 #include "base/base.h"
 #include "base/json.h"
 

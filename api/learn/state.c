@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* api/learn/state.c - opening a state, restoring it, accepting examples. */
 #include "api/learn/checkpoint.h"
-#include "api/learn/examples.h"
 #include "api/learn/fingerprint.h"
 #include "api/learn/state_private.h"
 #include "base/arena.h"
@@ -9,7 +8,6 @@
 #include "base/hash.h"
 #include "base/log.h"
 #include "train/history/snapshot.h"
-#include "train/history/trainer_suspend.h"
 
 #include <errno.h>
 #include <inttypes.h>
