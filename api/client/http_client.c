@@ -251,12 +251,13 @@ const char *hzp_http_error(const json_t *answer)
 }
 
 json_t *hzp_http_ask(const struct hzp_http_host *server, const char *method, const char *route,
-                     const json_t *body, int patience_s, struct hzp_err_text *reterr)
+                     json_t *body, int patience_s, struct hzp_err_text *reterr)
 {
     struct hzp_http_stream in;
     char *text = body ? hzp_json_dumps(body, JSON_COMPACT) : NULL;
     const struct hzp_http_call call = {
         .method = method, .route = route, .body = text, .patience_s = patience_s};
+    json_decref(body);
     hzp_http_stream_init(&in, NULL, NULL);
     int r = hzp_http_call(server, &call, &in, reterr);
     json_t *json = r == HZP_OK && in.bytes ? hzp_json_load(in.body, in.bytes, 0, NULL, NULL) : NULL;
