@@ -113,7 +113,7 @@ void hzp_blocks_whole(struct hzp_answer *a, json_t *(*f)(const struct hzp_answer
 
 json_t *hzp_block_text(const struct hzp_answer *a)
 {
-    return hzp_text_json(a->block.text.bytes ? a->block.text.data : "", a->block.text.bytes);
+    return hzp_text_json(a->block.text.data, a->block.text.bytes);
 }
 
 /* ---- requests ---- */

@@ -17,11 +17,6 @@ static int join(struct hzp_textbuf *to, const json_t *text, const char *param,
     return HZP_OK;
 }
 
-static json_t *joined_json(const struct hzp_textbuf *text)
-{
-    return hzp_text_json(text->bytes ? text->data : "", text->bytes);
-}
-
 /* A string, or blocks of text joined: a new string.  param names it. */
 static int read_text(const json_t *value, const char *param, json_t **ret,
                      struct hzp_err_text *reterr)
@@ -50,7 +45,7 @@ static int read_text(const json_t *value, const char *param, json_t **ret,
             break;
     }
     if (r == HZP_OK)
-        *ret = joined_json(&text);
+        *ret = hzp_text_json(text.data, text.bytes);
     hzp_textbuf_fini(&text);
     return r;
 }
@@ -143,9 +138,9 @@ static int add_message(const json_t *message, size_t i, json_t *messages,
     else
         r = hzp_wrong(reterr, path, "must be a string or a list of blocks");
     if (said.has_text)
-        text = joined_json(&said.text);
+        text = hzp_text_json(said.text.data, said.text.bytes);
     if (said.has_thinking)
-        thinking = joined_json(&said.thinking);
+        thinking = hzp_text_json(said.thinking.data, said.thinking.bytes);
     hzp_textbuf_fini(&said.text);
     hzp_textbuf_fini(&said.thinking);
     bool results = json_is_array(content) && !text && !json_array_size(calls) && !thinking;

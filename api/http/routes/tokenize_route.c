@@ -178,7 +178,7 @@ static int detokenize(const json_t *body, struct writer *w, struct hzp_err_text 
         r = hzp_tokenizer_decode(engine->parts.tok, tokens.ids, tokens.n, false, &text);
     if (r == HZP_OK) {
         put_format(w, "{\"prompt\":");
-        put_json(w, hzp_text_json(text.bytes ? text.data : "", text.bytes));
+        put_json(w, hzp_text_json(text.data, text.bytes));
         put_format(w, "}");
     }
     hzp_tokens_fini(&tokens);
