@@ -195,19 +195,18 @@ static int read_echo(struct prompt *p, struct hzp_completion_params *params,
 static int read_numbers(const json_t *body, struct hzp_completion_params *params,
                         int64_t *ret_max_tokens, struct hzp_err_text *reterr)
 {
-    int64_t n = 1, max_tokens = -1, min_tokens = 0, tops = -1;
+    int64_t max_tokens = -1;
+    int32_t tops = -1;
     bool logprobs = false;
-    hzp_given_int(body, "n", &n);
+    hzp_given_int32(body, "n", &params->n);
     hzp_given_int(body, "max_tokens", &max_tokens);
     hzp_given_int(body, "max_completion_tokens", &max_tokens);
-    hzp_given_int(body, "min_tokens", &min_tokens);
+    hzp_given_int32(body, "min_tokens", &params->min_tokens);
     hzp_given_bool(body, "logprobs", &logprobs);
-    hzp_given_int(body, "top_logprobs", &tops);
+    hzp_given_int32(body, "top_logprobs", &tops);
     if (tops > 0 && !logprobs)
         return hzp_wrong(reterr, "top_logprobs", "requires logprobs to be true");
-    params->n = (int32_t)n;
-    params->min_tokens = (int32_t)min_tokens;
-    params->logprobs = logprobs ? (int32_t)HZP_MAX(tops, 0) : -1;
+    params->logprobs = logprobs ? HZP_MAX(tops, 0) : -1;
     *ret_max_tokens = max_tokens;
     return HZP_OK;
 }

@@ -376,9 +376,9 @@ static int read_sampling(const json_t *body, struct hzp_completion_params *param
     hzp_given_number(body, "repetition_penalty", &s->repetition);
     hzp_given_number(body, "presence_penalty", &s->presence);
     hzp_given_number(body, "frequency_penalty", &s->frequency);
-    int64_t top_k = 0, seed = (int64_t)s->seed;
-    hzp_given_int(body, "top_k", &top_k);
-    s->top_k = top_k < 0 ? 0 : (int32_t)top_k;
+    int64_t seed = (int64_t)s->seed;
+    hzp_given_int32(body, "top_k", &s->top_k);
+    s->top_k = HZP_MAX(s->top_k, 0);
     hzp_given_int(body, "seed", &seed);
     s->seed = (uint64_t)seed;
     return HZP_OK;
@@ -388,28 +388,22 @@ static int read_sampling(const json_t *body, struct hzp_completion_params *param
 static int read_numbers(const json_t *body, struct hzp_completion_params *params,
                         struct hzp_err_text *reterr)
 {
-    int64_t n = params->n, max_tokens = params->max_tokens, min_tokens = 0, logprobs = -1;
-    hzp_given_int(body, "n", &n);
-    hzp_given_int(body, "max_tokens", &max_tokens);
-    hzp_given_int(body, "min_tokens", &min_tokens);
-    hzp_given_int(body, "logprobs", &logprobs);
-    int64_t best_of = n;
-    hzp_given_int(body, "best_of", &best_of);
+    hzp_given_int32(body, "n", &params->n);
+    hzp_given_int32(body, "max_tokens", &params->max_tokens);
+    hzp_given_int32(body, "min_tokens", &params->min_tokens);
+    hzp_given_int32(body, "logprobs", &params->logprobs);
+    int32_t n = params->n, best_of = n;
+    hzp_given_int32(body, "best_of", &best_of);
     if (best_of < n && best_of != 1)
-        return hzp_wrong(reterr, "best_of", "(%lld) must not be less than n (%lld)",
-                         (long long)best_of, (long long)n);
+        return hzp_wrong(reterr, "best_of", "(%d) must not be less than n (%d)", best_of, n);
     if (best_of > n && json_is_true(json_object_get(body, "stream")))
         return hzp_wrong(reterr, "best_of",
                          "above n cannot be streamed: the best are known at the end");
-    params->best = best_of > n ? (int32_t)n : 0;
-    n = HZP_MAX(n, best_of);
-    if (min_tokens > max_tokens)
-        return hzp_wrong(reterr, "min_tokens", "(%lld) must not exceed max_tokens (%lld)",
-                         (long long)min_tokens, (long long)max_tokens);
-    params->n = (int32_t)n;
-    params->max_tokens = (int32_t)max_tokens;
-    params->min_tokens = (int32_t)min_tokens;
-    params->logprobs = (int32_t)logprobs;
+    params->best = best_of > n ? n : 0;
+    params->n = HZP_MAX(n, best_of);
+    if (params->min_tokens > params->max_tokens)
+        return hzp_wrong(reterr, "min_tokens", "(%d) must not exceed max_tokens (%d)",
+                         params->min_tokens, params->max_tokens);
     return HZP_OK;
 }
 
@@ -435,9 +429,7 @@ static int read_flags(const json_t *body, struct hzp_completion_params *params,
     hzp_given_bool(body, "add_special_tokens", &params->add_special);
     hzp_given_bool(body, "return_token_ids", &params->return_ids);
     hzp_given_bool(body, "stream", &params->stream);
-    int64_t truncate = 0;
-    hzp_given_int(body, "truncate_prompt_tokens", &truncate);
-    params->truncate = (int32_t)truncate;
+    hzp_given_int32(body, "truncate_prompt_tokens", &params->truncate);
     const json_t *suffix = json_object_get(body, "suffix");
     params->suffix = json_string_length(suffix) ? suffix : NULL;
     if (params->suffix && params->echo)
@@ -459,12 +451,9 @@ int hzp_completion_parse_common(const json_t *body, const struct hzp_engine *eng
 {
     HZP_TRY(read_sampling(body, params, reterr));
     HZP_TRY(read_flags(body, params, reterr));
-    int64_t priority = 0, told = -1;
-    hzp_given_int(body, "priority", &priority);
-    hzp_given_int(body, "prompt_logprobs", &told);
-    params->priority = (int32_t)priority;
-    params->prompt_logprobs = (int32_t)told;
-    if (told >= 0 && params->stream)
+    hzp_given_int32(body, "priority", &params->priority);
+    hzp_given_int32(body, "prompt_logprobs", &params->prompt_logprobs);
+    if (params->prompt_logprobs >= 0 && params->stream)
         return hzp_wrong(reterr, "prompt_logprobs", "are not streamed");
     HZP_TRY(read_stops(body, engine, params, reterr));
     return read_biases(body, engine, params, reterr);

@@ -21,23 +21,22 @@ enum { JOB_BYTES = 1 << 20 /* a job with its curve, as JSON */ };
 
 /* ---- the body ---- */
 
-static int32_t given_int(const json_t *body, const char *name, int64_t preset)
-{
-    hzp_given_int(body, name, &preset);
-    return (int32_t)preset;
-}
-
 static void read_numbers(const json_t *body, struct hzp_rollout_spec *ret)
 {
     static const char *const advantages[] = {"std", "mean", "none"};
     int64_t seed = (int64_t)(hzp_now_ns() >> 10);
     ret->train = true;
     ret->temperature = 1;
-    ret->n = given_int(body, "n", 8);
-    ret->max_tokens = given_int(body, "max_tokens", 64);
-    ret->updates = given_int(body, "updates", 40);
-    ret->batch = given_int(body, "batch", 4);
-    ret->staleness = given_int(body, "max_staleness", 1);
+    ret->n = 8;
+    ret->max_tokens = 64;
+    ret->updates = 40;
+    ret->batch = 4;
+    ret->staleness = 1;
+    hzp_given_int32(body, "n", &ret->n);
+    hzp_given_int32(body, "max_tokens", &ret->max_tokens);
+    hzp_given_int32(body, "updates", &ret->updates);
+    hzp_given_int32(body, "batch", &ret->batch);
+    hzp_given_int32(body, "max_staleness", &ret->staleness);
     hzp_given_int(body, "seed", &seed);
     hzp_given_number(body, "temperature", &ret->temperature);
     hzp_given_bool(body, "train", &ret->train);

@@ -108,6 +108,13 @@ void hzp_given_int(const json_t *body, const char *name, int64_t *ret)
     HZP_ASSERT(r == HZP_OK);
 }
 
+void hzp_given_int32(const json_t *body, const char *name, int32_t *ret)
+{
+    int64_t n = *ret;
+    hzp_given_int(body, name, &n);
+    *ret = (int32_t)n;
+}
+
 void hzp_given_number(const json_t *body, const char *name, float *ret)
 {
     int r = hzp_field_number(body, name, -HUGE_VAL, HUGE_VAL, ret, NULL);
