@@ -12,8 +12,8 @@
 
 #include "base/json.h"
 
-/* Takes over body, NULL: none.  *ret: the answer, the caller's, NULL after an error; ret NULL: it is
- * not wanted.  format: the route's.  HZP_EIO, or HZP_EINVAL with the server's text. */
+/* Takes over body, NULL: none.  *ret: the answer, the caller's, NULL after an error; ret NULL: it
+ * is not wanted.  format: the route's.  HZP_EIO, or HZP_EINVAL with the server's text. */
 int hzp_transfer_json(const struct hzp_http_host *server, const char *method, json_t *body,
                       json_t **ret, struct hzp_err_text *reterr, const char *format, ...)
     HZP_PRINTF(6, 7);
