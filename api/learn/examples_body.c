@@ -401,7 +401,7 @@ static int feed_table(struct hzp_example_reader *reader, const char *data, size_
     if (!last)
         return HZP_OK;
     int r = hzp_csv_read(reader->table.data ? reader->table.data : "", reader->table.bytes,
-                         reader->delimiter, hzp_parse_row, &reader->p, &err);
+                         reader->delimiter, hzp_parse_object, &reader->p, &err);
     return r < 0 && err.text[0] ? hzp_fail_param(reader->p.reterr, r, "lines", "%s", err.text) : r;
 }
 

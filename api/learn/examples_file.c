@@ -138,7 +138,8 @@ int hzp_examples_load(const struct hzp_examples *ex, const char *path, struct hz
     if (ends_in(path, ".txt"))
         r = load_text(&p, body, size);
     else if (ends_in(path, ".csv") || ends_in(path, ".tsv"))
-        r = hzp_csv_read(body, size, ends_in(path, ".tsv") ? '\t' : ',', hzp_parse_row, &p, &err);
+        r = hzp_csv_read(body, size, ends_in(path, ".tsv") ? '\t' : ',', hzp_parse_object, &p,
+                         &err);
     else
         r = hzp_parse_body(&p, body, size, "application/x-ndjson");
     r = hzp_parse_take(&p, r < 0 ? r : judge(&p, &err), ret, ret_count);

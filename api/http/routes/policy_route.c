@@ -86,17 +86,12 @@ static json_t *policy_json(struct hzp_engine *e)
     return json;
 }
 
-static enum MHD_Result answer(struct hzp_exchange *x)
+enum MHD_Result hzp_route_policy(struct hzp_exchange *x)
 {
     json_t *json = policy_json(x->server->engine);
     if (!json)
         return hzp_reply_error(x, MHD_HTTP_TOO_MANY_REQUESTS, NULL, NULL, "no memory now");
     return hzp_reply_json(x, MHD_HTTP_OK, json);
-}
-
-enum MHD_Result hzp_route_policy(struct hzp_exchange *x)
-{
-    return answer(x);
 }
 
 /* ---- PATCH ---- */
@@ -250,5 +245,5 @@ enum MHD_Result hzp_route_policy_patch(struct hzp_exchange *x)
     hzp_route_audit(x, "policy", json_pack("{s:O}", "set", x->asked));
     if (staleness >= 0)
         wait_for_bound(e);
-    return answer(x);
+    return hzp_route_policy(x);
 }
