@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A request's messages: checked, and in the form that the template reads. */
 #include "base/json.h"
+#include "base/words.h"
 #include "text/chat/chat_form.h"
 
 #include <stdio.h>
@@ -22,17 +23,11 @@ static bool nothing(const json_t *value)
 
 const json_t *hzp_chat_part(const json_t *part)
 {
-    static const char *const types[] = {"text", "input_text", "output_text"};
-    const json_t *type = json_object_get(part, "type"), *text = json_object_get(part, "text");
-    if (is(type, "refusal"))
-        text = json_object_get(part, "refusal");
-    else if (json_is_string(type)) {
-        bool known = false;
-        for (int i = 0; i < HZP_COUNT(types); i++)
-            known |= is(type, types[i]);
-        if (!known)
-            return NULL;
-    }
+    const char *type = json_string_value(json_object_get(part, "type"));
+    if (type && !hzp_among("text input_text output_text refusal", type))
+        return NULL;
+    bool refusal = type && !strcmp(type, "refusal");
+    const json_t *text = json_object_get(part, refusal ? "refusal" : "text");
     return json_is_string(text) ? text : NULL;
 }
 
@@ -308,15 +303,13 @@ static int check_role(const struct hzp_chat *chat, json_t *message, size_t at,
                       struct hzp_err_text *reterr)
 {
     const json_t *role = json_object_get(message, "role");
-    static const char *const usual[] = {"system", "user", "assistant", "tool", "function"};
     char param[64];
     snprintf(param, sizeof(param), "messages[%zu].role", at);
     if (!hzp_json_is_text(role) || !json_string_length(role))
         return hzp_wrong(reterr, param, "must be a string such as user");
-    for (int i = 0; i < HZP_COUNT(usual); i++)
-        if (is(role, usual[i]))
-            return HZP_OK;
     const char *name = json_string_value(role);
+    if (hzp_among("system user assistant tool function", name))
+        return HZP_OK;
     if (is(role, "developer")) {
         if (!hzp_chat_form(chat)->developer)
             json_object_set_new(message, "role", json_string("system"));

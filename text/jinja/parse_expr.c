@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Expressions, by Jinja's grammar and its order of operators. */
+#include "base/words.h"
 #include "text/jinja/builtins.h"
 #include "text/jinja/parser.h"
 
@@ -295,9 +296,7 @@ static bool begins_test_argument(const struct jparser *p)
 {
     const struct jtoken *token = hzp_j_now(p);
     if (token->kind == T_NAME)
-        return !hzp_j_is(p, T_NAME, "else") && !hzp_j_is(p, T_NAME, "or") &&
-               !hzp_j_is(p, T_NAME, "and") && !hzp_j_is(p, T_NAME, "is") &&
-               !hzp_j_is(p, T_NAME, "if");
+        return hzp_word_at("else or and is if", token->text, (size_t)token->bytes) < 0;
     return token->kind == T_STRING || token->kind == T_INT || token->kind == T_FLOAT ||
            hzp_j_is(p, T_OP, "[") || hzp_j_is(p, T_OP, "{");
 }

@@ -3,6 +3,7 @@
 #include "api/http/routes/blocks.h"
 #include "api/http/routes/field_table.h"
 #include "base/json.h"
+#include "base/words.h"
 
 #include <string.h>
 
@@ -208,7 +209,7 @@ static int read_choice(const json_t *body, json_t *chat, struct hzp_err_text *re
         json_object_set_new(
             chat, "tool_choice",
             json_pack("{s:s, s:{s:s}}", "type", "function", "function", "name", name));
-    else if (type && (!strcmp(type, "auto") || !strcmp(type, "any") || !strcmp(type, "none")))
+    else if (type && hzp_among("auto any none", type))
         json_object_set_new(chat, "tool_choice",
                             json_string(strcmp(type, "any") ? type : "required"));
     else
@@ -226,7 +227,7 @@ static int read_thinking(const json_t *body, json_t *chat, struct hzp_err_text *
     const char *type = json_string_value(json_object_get(thinking, "type"));
     if (!thinking || json_is_null(thinking))
         return HZP_OK;
-    if (!type || (strcmp(type, "enabled") && strcmp(type, "disabled") && strcmp(type, "adaptive")))
+    if (!type || !hzp_among("enabled disabled adaptive", type))
         return hzp_wrong(reterr, "thinking", "must have the type enabled, disabled or adaptive");
     json_object_set_new(chat, "chat_template_kwargs",
                         json_pack("{s:b}", "enable_thinking", strcmp(type, "disabled") != 0));

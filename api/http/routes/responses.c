@@ -28,8 +28,7 @@ static int read_content(const json_t *content, const char *param, json_t **ret,
         char path[96];
         const char *type = json_string_value(json_object_get(part, "type"));
         json_t *text = json_object_get(part, type && !strcmp(type, "refusal") ? "refusal" : "text");
-        bool known = type && (!strcmp(type, "input_text") || !strcmp(type, "output_text") ||
-                              !strcmp(type, "text") || !strcmp(type, "refusal"));
+        bool known = type && hzp_among("input_text output_text text refusal", type);
         if (!known || !json_is_string(text)) {
             json_decref(parts);
             snprintf(path, sizeof(path), "%s[%zu]", param, i);
