@@ -19,7 +19,7 @@ static inline int hzp_hex_digit(char c)
 
 static inline bool hzp_is_blank(char c)
 {
-    return c == ' ' || c == '\t' || c == '\r' || c == '\n';
+    return c == ' ' || c == '\n' || c == '\r' || c == '\t';
 }
 
 /* How many blanks the text begins with. */

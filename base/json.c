@@ -58,7 +58,9 @@ static json_t *unexpected(struct reader *r, const char *wanted)
 
 static const char *skip_blanks(const char *p, const char *end)
 {
-    return p + hzp_blanks(p, (size_t)(end - p));
+    while (p < end && (*p == ' ' || *p == '\n' || *p == '\r' || *p == '\t'))
+        p++;
+    return p;
 }
 
 int32_t hzp_json_hex4(const char *p, const char *end)
