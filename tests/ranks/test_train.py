@@ -8,11 +8,14 @@ rank's, whatever the groups, and a run goes on at another number of ranks where 
 import filecmp
 import json
 import os
+import pathlib
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
+import time
 
 serve = sys.argv[1]
 model = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "models", "world")
@@ -56,6 +59,34 @@ def same(a, b, files=FILES):
             sys.exit(f"{name} of {a} and {b} differ")
 
 
+def pid_of(rank, top):
+    """The process of this rank of the run that writes below top."""
+    for path in pathlib.Path("/proc").glob("[0-9]*"):
+        try:
+            variables = (path / "environ").read_bytes().split(b"\0")
+            if f"RANK={rank}".encode() in variables and top.encode() in (path / "cmdline").read_bytes():
+                return int(path.name)
+        except OSError:
+            pass
+    return None
+
+
+def killed(rank):
+    """A stage is killed: the run goes on from its newest checkpoint, to the same end."""
+    out = os.path.join(top, f"killed-{rank}")
+    run = subprocess.Popen([serve, "train", model, "--data", data, "--out", out, "--update-tokens", "600", "--micro-rows",
+                            "120", "--checkpoint-every", "3", "--ordered", "--threads", "1", "--device", "cpu",
+                            "--rank-slowness", "0", "--total-steps", "40", "--ranks", "2", "--link", "zmq", "--restart",
+                            "3", "--shard", "stages=2"], stderr=subprocess.PIPE, text=True)
+    while run.poll() is None and not os.path.isdir(os.path.join(out, "checkpoint-6")):
+        time.sleep(0.01)
+    os.kill(pid_of(rank, out), signal.SIGKILL)
+    said = run.communicate(timeout=600)[1]
+    assert run.returncode == 0 and "done: 40 updates" in said, said
+    assert re.search(r"restart rank=|waiting rank=", said), said
+    same(os.path.join(top, "long"), out, ("model.safetensors",))
+
+
 if not shutil.which("mpirun"):
     print("no mpirun: skipped")
     sys.exit(77)
@@ -89,6 +120,10 @@ with tempfile.TemporaryDirectory() as top:
     shutil.copytree(os.path.join(one, "checkpoint-3"), os.path.join(half, "checkpoint-3"))
     train(half, 3, "--total-steps", "6", "--resume", "--shard", "stages=3")
     same(one, half, FILES[2:])
+    print("killed", flush=True)
+    train(os.path.join(top, "long"), 1, "--total-steps", "40")
+    for rank_ in (1, 0):
+        killed(rank_)
     print("refusals", flush=True)
     said = train(os.path.join(top, "no"), 2, "--total-steps", "6", "--shard", "z2=3", status=2)
     assert "--shard z2 3 does not divide --ranks 2" in said, said

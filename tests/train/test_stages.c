@@ -146,15 +146,20 @@ static struct tiny *run_one(struct tiny_config config)
     return t;
 }
 
-/* Micro-batches of which a rank has begun some task and not ended all, at most. */
-static int32_t in_flight;
+/* How often two ranks had tasks of different micro-batches. */
+static int32_t overlapped;
 
-static int32_t micros_of(const struct hzp_learner *l)
+static int32_t micro_of(const struct hzp_learner *l)
 {
-    int32_t begun = 0;
-    for (int32_t i = 0; i < l->space->slots; i++)
-        begun += l->micros[i]->rows > 0;
-    return begun;
+    const struct hzp_stage_task *task = hzp_stages_task(l->stages);
+    return task && l->at < l->chain.items ? task->micro : -1;
+}
+
+static void note_overlap(struct ranks *r)
+{
+    int32_t first = micro_of(hzp_trainer_learner(r->first->trainer));
+    int32_t other = micro_of(hzp_learner_by_link_learner(r->other[1].learner));
+    overlapped += first >= 0 && other >= 0 && first != other;
 }
 
 static struct ranks *run_stages(const struct tiny_config *config, int lag)
@@ -162,9 +167,11 @@ static struct ranks *run_stages(const struct tiny_config *config, int lag)
     struct ranks *r = ranks_open(config, lag, false);
     tiny_publish(r->first);
     tiny_push(r->first, 1, 40);
-    while (r->first->reports < UPDATES)
+    overlapped = 0;
+    while (r->first->reports < UPDATES) {
         assert_true(ranks_turn(r));
-    in_flight = micros_of(hzp_trainer_learner(r->first->trainer));
+        note_overlap(r);
+    }
     return r;
 }
 
@@ -185,7 +192,7 @@ static void check_ordered(enum hzp_dtype type, bool untied, int32_t stages, int 
         assert_int_equal(x->rows, y->rows);
     }
     ranks_assert_same(one, r);
-    assert_true(in_flight > 1);
+    assert_true(overlapped > UPDATES);
     ranks_close(r);
     tiny_close(one);
 }
@@ -246,12 +253,128 @@ static void test_memory(void **state)
     tiny_close(one);
 }
 
+/* --- No race ---------------------------------------------------------------------------------- */
+
+static char sent[1 << 16]; /* where what is sent goes to */
+
+static bool sends(const struct hzp_learner *l, const struct hzp_transfer *what)
+{
+    return hzp_link_group_index(l->config.link, what->group) == what->root;
+}
+
+/* A transfer as an item: one that sends reads its memory, one that receives writes it. */
+static int32_t add_transfer(struct hzp_plan *plan, const struct hzp_learner *l,
+                            const struct hzp_transfer *what)
+{
+    int32_t n = (int32_t)what->count / 2;
+    struct hzp_mat data = {what->recv, 1, n, n, HZP_BF16}, other = {sent, 1, n, n, HZP_BF16};
+    struct hzp_cast_args args = {.x = sends(l, what) ? data : other,
+                                 .y = sends(l, what) ? other : data};
+    assert_in_range(what->count, 2, sizeof(sent));
+    return hzp_plan_add(plan, HZP_OP_cast, HZP_LANE_NETWORK, &args);
+}
+
+enum { NO_TASK = -1, NO_PLACE = -2 };
+
+/* One plan of all tasks of an update, one after another, and of all transfers on a lane of their
+ * own, each posted as early as it may be.  skip: this task does not wait for its transfer;
+ * NO_PLACE: receiving does not wait for a free place. */
+static void merge(struct hzp_plan *ret, struct hzp_learner *l, int32_t micros, int32_t skip)
+{
+    struct hzp_transfers *list = hzp_collectives_transfers(l->collectives);
+    struct hzp_plan chain;
+    int32_t rows[16], of[128], last = -1;
+    for (int32_t m = 0; m < micros; m++)
+        rows[m] = l->micro->rows;
+    list->entries = list->posted = list->done = 0;
+    hzp_stages_begin(l->stages, rows, micros);
+    hzp_plan_init(&chain);
+    const struct hzp_stage_task *task = hzp_stages_task(l->stages);
+    for (int32_t n = 0, next = 0;; n++) {
+        for (; next < list->entries; next++) {
+            list->done = next;
+            struct hzp_transfers_entry *e = &list->entry[next];
+            bool free = skip == NO_PLACE && !sends(l, &e->what);
+            if (!free && !e->ready(e->ctx))
+                break;
+            of[next] = add_transfer(ret, l, &list->entry[next].what);
+            if (last >= 0)
+                hzp_plan_wait(ret, last);
+        }
+        task = hzp_stages_task(l->stages);
+        if (!task) {
+            assert_int_equal(next, list->entries);
+            break;
+        }
+        hzp_plan_clear(&chain);
+        hzp_stages_build(l->stages, &chain, hzp_learner_version(l),
+                         l->micros[task->micro % l->space->slots]);
+        for (int32_t i = 0; i < chain.items; i++) {
+            last = hzp_plan_add(ret, chain.item[i].op, HZP_LANE_COMPUTE, chain.item[i].args);
+            if (i > 0 || n == skip || !list->dependencies)
+                continue;
+            assert_true(list->dependency[0].item == 0 && list->dependency[0].transfer < next);
+            hzp_plan_wait(ret, of[list->dependency[0].transfer]);
+        }
+        hzp_stages_end(l->stages, 0);
+    }
+    list->entries = list->done = 0;
+    hzp_plan_fini(&chain);
+}
+
+static int32_t no_place; /* ranks where receiving must wait for a free place */
+
+/* Returns how many tasks must wait, so that there is no race. */
+static int32_t prove(struct hzp_learner *l, int32_t micros)
+{
+    const int32_t token[] = {3, 1, 4, 1, 5};
+    const uint8_t learn[] = {0, 1, 1, 1, 1};
+    struct hzp_err_text text = {{0}, {0}};
+    struct hzp_plan plan;
+    int32_t needed = 0, tasks = (2 + (l->config.shards.rank == 0)) * micros;
+    for (int32_t i = 0; i < l->space->slots; i++)
+        assert_int_equal(hzp_micro_add(l->micros[i], token, learn, 5), HZP_OK);
+    hzp_plan_init(&plan);
+    for (int32_t skip = NO_PLACE; skip < tasks; skip++) {
+        hzp_plan_clear(&plan);
+        merge(&plan, l, micros, skip);
+        int found = hzp_plan_check(&plan, &text);
+        if (skip == NO_TASK && found < 0)
+            fail_msg("rank %d: %s", l->config.shards.rank, text.text);
+        no_place += skip == NO_PLACE && found < 0;
+        needed += skip >= 0 && found < 0;
+    }
+    hzp_plan_fini(&plan);
+    return needed;
+}
+
+static void test_no_race(void **state)
+{
+    enum { MICROS = 6 };
+    for (int i = 0; i < 2; i++)
+        for (int32_t stages = 2; stages <= 4; stages++) {
+            struct tiny_config config = defaults(i ? HZP_BF16 : HZP_F32, stages, i == 0);
+            config.recipe.recompute = i ? HZP_RECOMPUTE_LAYER : HZP_RECOMPUTE_NONE;
+            struct ranks *r = ranks_open(&config, 0, false);
+            tiny_publish(r->first);
+            for (int32_t rank = 0; rank < stages; rank++) {
+                struct hzp_learner *l = rank ? hzp_learner_by_link_learner(r->other[rank].learner)
+                                             : hzp_trainer_learner(r->first->trainer);
+                /* all but the forward tasks of rank 0, which has the tokens */
+                assert_int_equal(prove(l, MICROS), 2 * MICROS);
+            }
+            ranks_close(r);
+        }
+    assert_true(no_place > 4);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_cut),   cmocka_unit_test(test_cut_even),
-        cmocka_unit_test(test_order), cmocka_unit_test(test_ordered),
-        cmocka_unit_test(test_plain), cmocka_unit_test(test_memory),
+        cmocka_unit_test(test_cut),     cmocka_unit_test(test_cut_even),
+        cmocka_unit_test(test_order),   cmocka_unit_test(test_ordered),
+        cmocka_unit_test(test_plain),   cmocka_unit_test(test_memory),
+        cmocka_unit_test(test_no_race),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
