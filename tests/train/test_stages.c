@@ -365,7 +365,7 @@ static void test_no_race(void **state)
             }
             ranks_close(r);
         }
-    assert_true(no_place > 4);
+    assert_true(no_place > 0);
 }
 
 int main(void)
