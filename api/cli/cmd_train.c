@@ -751,11 +751,6 @@ int hzp_cmd_train(const struct hzp_options *options)
     }
     struct hzp_ranks ranks;
     struct hzp_err_text text;
-    if (hzp_exclusions_check(&options->engine, (int)HZP_MAX(options->engine.ranks.ranks, 1),
-                             &text) < 0) {
-        fprintf(stderr, "hzpserve train: %s\n", text.text);
-        return 2;
-    }
     int status = hzp_cmd_ranks_start(options, NULL);
     if (status >= 0)
         return status;
@@ -769,7 +764,12 @@ int hzp_cmd_train(const struct hzp_options *options)
         signal(SIGUSR1, SIG_IGN);
         signal(SIGHUP, SIG_IGN);
     }
-    status = run_on_ranks(options, &settings, &ranks);
+    if (hzp_exclusions_check(&options->engine, ranks.ranks, &text) < 0) {
+        fprintf(stderr, "hzpserve train: %s\n", text.text);
+        status = 2;
+    } else {
+        status = run_on_ranks(options, &settings, &ranks);
+    }
     hzp_ranks_close(&ranks);
     return status;
 }

@@ -79,6 +79,7 @@ static const struct {
      {"--max-effect", "--publish update", "it judges whole lessons"}},
     {LEARNS | MAX_EFFECT | SELDOM,
      {"--max-effect", "--publish every above 1", "it judges whole lessons"}},
+    {STAGES | ONE, {"--shard stages", "one rank", "--ranks starts several"}},
     {STAGES | TENSOR, {"--shard stages", "--tensor", "a rank has whole layers or a slice of each"}},
     {STAGES | SHARDS,
      {"--shard stages", "--shard z1, z2 or z3", "a rank has whole layers or a part of each"}},

@@ -99,6 +99,7 @@ static void test_stages(void **state)
     struct hzp_engine_settings s = plain();
     s.training.stages = 2;
     allows(&s, 2);
+    refuses(&s, 1, "--shard", "--shard stages cannot be used with one rank: ");
     s.training.z1 = 2;
     refuses(&s, 2, "--shard", "--shard stages cannot be used with --shard z1, z2 or z3: ");
     s.training.z1 = 0;
