@@ -26,6 +26,54 @@ struct hzp_shards hzp_shards_of(const struct hzp_shards *shards)
     return s;
 }
 
+/* The layer that stage s ends with, when the one before it has ended with `from`. */
+static int32_t end_of_stage(const struct hzp_layout *layout, int32_t stages, int32_t s,
+                            int32_t from)
+{
+    const struct hzp_model_config *c = &layout->config;
+    int32_t layers = layout->units - 2, end = from;
+    size_t head = (size_t)c->vocab * (size_t)c->width, all = head, before = head;
+    for (int32_t l = 0; l < layers; l++)
+        all += layout->unit[1 + l].elements;
+    for (int32_t l = 0; l < from; l++)
+        before += layout->unit[1 + l].elements;
+    size_t aim = all / (size_t)stages * (size_t)(s + 1);
+    while (end < layers && before + layout->unit[1 + end].elements / 2 <= aim)
+        before += layout->unit[1 + end++].elements;
+    return s == stages - 1 ? layers : HZP_MIN(HZP_MAX(end, from + 1), layers - (stages - 1 - s));
+}
+
+int hzp_stages_cut(struct hzp_shards *shards, const struct hzp_layout *layout,
+                   struct hzp_err_text *reterr)
+{
+    int32_t layers = layout->units - 2;
+    if (shards->stages > layers)
+        return hzp_fail_param(reterr, HZP_EINVAL, "--shard stages",
+                              "--shard stages=%d: the model has only %d layers", shards->stages,
+                              layers);
+    shards->groups = (struct hzp_groups){1, 1, 1, 1};
+    shards->layer_end = 0;
+    for (int32_t s = 0; s <= shards->rank; s++) {
+        shards->layer = shards->layer_end;
+        shards->layer_end = end_of_stage(layout, shards->stages, s, shards->layer);
+    }
+    return HZP_OK;
+}
+
+bool hzp_shards_hold(const struct hzp_shards *shards, int32_t units, int32_t u)
+{
+    if (shards->stages <= 1)
+        return true;
+    if (u == 0 || u == units - 1)
+        return shards->rank == 0;
+    return u > shards->layer && u <= shards->layer_end;
+}
+
+bool hzp_shards_whole(const struct hzp_shards *shards)
+{
+    return shards->groups.z3 <= 1 && shards->stages <= 1;
+}
+
 bool hzp_shards_fresh(const struct hzp_shards *shards)
 {
     return shards->ordered || shards->groups.z2 > 1;
@@ -127,12 +175,14 @@ int32_t hzp_groups_members(const struct hzp_groups *g, enum hzp_group group, int
 
 /* --- Memory and wire -------------------------------------------------------------------------- */
 
-struct hzp_groups_model hzp_groups_model(const struct hzp_groups *g,
-                                         const struct hzp_layout *layout, bool ordered)
+struct hzp_groups_model hzp_groups_model(const struct hzp_shards *shards,
+                                         const struct hzp_layout *layout)
 {
-    struct hzp_groups_model model = {.ordered = ordered, .slots = 1, .micros = 1};
-    size_t granule = hzp_groups_granule(g, ordered);
+    struct hzp_groups_model model = {.ordered = shards->ordered, .slots = 1, .micros = 1};
+    size_t granule = hzp_groups_granule(&shards->groups, shards->ordered);
     for (int32_t u = 0; u < layout->units; u++) {
+        if (!hzp_shards_hold(shards, layout->units, u))
+            continue;
         size_t room = HZP_ROUND_UP(layout->unit[u].room, granule);
         model.elements += room;
         if (u == 0)
@@ -204,7 +254,8 @@ struct choice {
 static struct choice weigh(const struct hzp_groups *g, const struct hzp_layout *layout,
                            const struct hzp_groups_model *given)
 {
-    struct hzp_groups_model model = *given, padded = hzp_groups_model(g, layout, given->ordered);
+    const struct hzp_shards shards = {.groups = *g, .ordered = given->ordered};
+    struct hzp_groups_model model = *given, padded = hzp_groups_model(&shards, layout);
     model.elements = padded.elements;
     model.largest = padded.largest;
     model.tied = padded.tied;

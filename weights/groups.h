@@ -18,6 +18,9 @@
  * Invariant: shards nest.  A rank's part at a level lies within its part at the level above, all
  * of them contiguous.
  *
+ * Stages are another way to divide a model: each rank holds whole units, those of layers that
+ * follow each other, and rank 0 the ends of the model, too.
+ *
  * Thread: any.
  */
 #pragma once
@@ -39,7 +42,21 @@ struct hzp_shards {
     int32_t rank;
     /* gradients are summed in an order that does not depend on the number of ranks */
     bool ordered;
+    /* Above 1: the ranks are so many stages, and the groups those of one rank.  This one has layers
+     * [layer, layer_end), and as rank 0 the embedding, the final norm and the head, too. */
+    int32_t stages, layer, layer_end;
 };
+
+/* Cuts the layers of a model into stages of about equal numbers of elements, the head counted as
+ * rank 0's, and fills in those of shards->rank.  HZP_EINVAL: fewer layers than stages. */
+int hzp_stages_cut(struct hzp_shards *shards, const struct hzp_layout *layout,
+                   struct hzp_err_text *reterr);
+
+/* Whether this rank holds unit u, of `units`, or a shard of it; false: it is another stage's. */
+bool hzp_shards_hold(const struct hzp_shards *shards, int32_t units, int32_t u);
+
+/* Whether the parameters of each unit are whole on this rank. */
+bool hzp_shards_whole(const struct hzp_shards *shards);
 
 /* The same with the groups of one rank filled in. */
 struct hzp_shards hzp_shards_of(const struct hzp_shards *shards);
@@ -106,9 +123,9 @@ struct hzp_groups_model {
     bool ordered;
 };
 
-/* With the sizes of the units padded for these groups. */
-struct hzp_groups_model hzp_groups_model(const struct hzp_groups *groups,
-                                         const struct hzp_layout *layout, bool ordered);
+/* Of the units that this rank holds, with their sizes padded for the groups. */
+struct hzp_groups_model hzp_groups_model(const struct hzp_shards *shards,
+                                         const struct hzp_layout *layout);
 
 /* Bytes of one rank, with P elements, the largest unit u, a tied embedding e, w bytes a parameter
  * and m a moment (Q8: 1 + 4 / 256, in units other than the embedding):

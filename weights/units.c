@@ -34,21 +34,29 @@ void hzp_units_init(struct hzp_units *units, const struct hzp_layout *layout, en
 }
 
 size_t hzp_units_shard_bytes(const struct hzp_layout *layout, enum hzp_dtype type,
-                             const struct hzp_groups *groups, enum hzp_level level)
+                             const struct hzp_shards *shards, enum hzp_level level)
 {
-    return hzp_units_bytes(layout, type) / (size_t)hzp_groups_shards(groups, level);
+    size_t room = 0;
+    for (int32_t u = 0; u < layout->units; u++)
+        room += hzp_shards_hold(shards, layout->units, u) ? layout->unit[u].room : 0;
+    return room / (size_t)hzp_groups_shards(&shards->groups, level) * hzp_dtype_size(type);
 }
 
 void hzp_units_init_shards(struct hzp_units *units, const struct hzp_layout *layout,
-                           enum hzp_dtype type, void *memory, const struct hzp_groups *groups,
-                           enum hzp_level level, int32_t rank)
+                           enum hzp_dtype type, void *memory, const struct hzp_shards *shards,
+                           enum hzp_level level)
 {
     char *at = memory;
+    bool one = hzp_groups_shards(&shards->groups, level) == 1;
     hzp_units_init(units, layout, type, NULL);
     units->part = hzp_xcalloc((size_t)layout->units, sizeof(*units->part));
     for (int32_t u = 0; u < layout->units; u++) {
         const struct hzp_unit *unit = &layout->unit[u];
-        struct hzp_extent span = hzp_groups_extent(groups, level, rank, unit->room);
+        struct hzp_extent span = {0, unit->room};
+        if (!one)
+            span = hzp_groups_extent(&shards->groups, level, shards->rank, unit->room);
+        if (!hzp_shards_hold(shards, layout->units, u))
+            span.count = 0;
         units->base[u] = at;
         at += span.count * hzp_dtype_size(type);
         span.first = HZP_MIN(span.first, unit->elements);
@@ -103,7 +111,8 @@ struct hzp_mat hzp_units_mat(const struct hzp_units *units, enum hzp_role role, 
     const struct hzp_tensor *t = hzp_layout_find(units->layout, role, layer);
     if (!t)
         return (struct hzp_mat){.type = units->type};
-    HZP_ASSERT(units->base[t->unit] && !units->part);
+    HZP_ASSERT(units->base[t->unit]);
+    HZP_ASSERT(!units->part || units->part[t->unit].count == units->layout->unit[t->unit].elements);
     char *at = (char *)units->base[t->unit] + t->offset * hzp_dtype_size(units->type);
     return (struct hzp_mat){at, t->rows, t->cols, t->cols, units->type};
 }

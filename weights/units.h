@@ -41,13 +41,13 @@ size_t hzp_units_bytes(const struct hzp_layout *layout, enum hzp_dtype type);
 void hzp_units_init(struct hzp_units *units, const struct hzp_layout *layout, enum hzp_dtype type,
                     void *memory);
 
-/* The same for one rank's shards of a level: shard behind shard.  The layout is padded
- * (hzp_layout_pad) to the groups' granule. */
+/* The same for one rank's shards of a level: shard behind shard; nothing of the units of other
+ * stages.  The layout is padded (hzp_layout_pad) to the groups' granule. */
 size_t hzp_units_shard_bytes(const struct hzp_layout *layout, enum hzp_dtype type,
-                             const struct hzp_groups *groups, enum hzp_level level);
+                             const struct hzp_shards *shards, enum hzp_level level);
 void hzp_units_init_shards(struct hzp_units *units, const struct hzp_layout *layout,
-                           enum hzp_dtype type, void *memory, const struct hzp_groups *groups,
-                           enum hzp_level level, int32_t rank);
+                           enum hzp_dtype type, void *memory, const struct hzp_shards *shards,
+                           enum hzp_level level);
 /* Unit u is at `memory`, borrowed, from now on: for units that were made without memory. */
 void hzp_units_place(struct hzp_units *units, int32_t u, void *memory);
 void hzp_units_free(struct hzp_units *units);

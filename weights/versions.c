@@ -143,11 +143,10 @@ static int open_memory(struct hzp_weights *w, struct slot_memory *m)
     const struct hzp_layout *layout = w->layout;
     enum hzp_dtype type = w->config.type;
     const struct hzp_shards *shards = &w->config.shards;
-    if (shards->groups.z3 > 1) {
-        size_t bytes = hzp_units_shard_bytes(layout, type, &shards->groups, HZP_LEVEL_PARAMS);
+    if (!hzp_shards_whole(shards)) {
+        size_t bytes = hzp_units_shard_bytes(layout, type, shards, HZP_LEVEL_PARAMS);
         HZP_TRY(hzp_device_alloc(w->dev, HZP_MEM_DEVICE, bytes, &m->weights));
-        hzp_units_init_shards(&m->units, layout, type, m->weights, &shards->groups,
-                              HZP_LEVEL_PARAMS, shards->rank);
+        hzp_units_init_shards(&m->units, layout, type, m->weights, shards, HZP_LEVEL_PARAMS);
         return HZP_OK;
     }
     HZP_TRY(hzp_device_alloc(w->dev, HZP_MEM_DEVICE, hzp_units_bytes(layout, type), &m->weights));
@@ -171,7 +170,7 @@ static int open_ring(struct hzp_weights *w)
     const struct hzp_layout *layout = w->layout;
     if (shards->groups.z3 <= 1)
         return HZP_OK;
-    struct hzp_groups_model m = hzp_groups_model(&shards->groups, layout, shards->ordered);
+    struct hzp_groups_model m = hzp_groups_model(shards, layout);
     size_t size = hzp_dtype_size(w->config.type);
     w->ring_bytes = (m.tied + 3 * m.largest) * size;
     HZP_TRY(hzp_device_alloc(w->dev, HZP_MEM_DEVICE, w->ring_bytes, &w->ring));
@@ -299,9 +298,9 @@ bool hzp_weights_memory(const struct hzp_weights *w, int32_t i, void **ret, size
     const struct hzp_shards *shards = &w->config.shards;
     *ret = i < slots ? w->memory[i].weights : i == slots ? w->ring : NULL;
     *ret_bytes = i == slots ? w->ring_bytes
-                 : w->ring  ? hzp_units_shard_bytes(w->layout, w->config.type, &shards->groups,
-                                                    HZP_LEVEL_PARAMS)
-                            : hzp_units_bytes(w->layout, w->config.type);
+                 : hzp_shards_whole(shards)
+                     ? hzp_units_bytes(w->layout, w->config.type)
+                     : hzp_units_shard_bytes(w->layout, w->config.type, shards, HZP_LEVEL_PARAMS);
     return *ret != NULL;
 }
 

@@ -91,7 +91,8 @@ struct hzp_weights_config {
     uint64_t first_id; /* >= 1, id of the version first published; a restart continues the count */
     /* z3 > 1: a slot holds this rank's shards of the units (hzp_version_units), and a layer's
      * matrices (hzp_version_mat) are in the ring that hzp_weights_gathered describes.  fp8 is then
-     * not supported.  All zero: one rank. */
+     * not supported, nor with stages, where a slot holds this rank's units.  All zero: one
+     * rank. */
     struct hzp_shards shards;
 };
 

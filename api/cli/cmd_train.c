@@ -13,6 +13,7 @@
 #include "api/cli/commands.h"
 #include "api/cli/signals.h"
 #include "api/engine/assembly.h"
+#include "api/engine/exclusions.h"
 #include "api/engine/fill.h"
 #include "api/engine/follow.h"
 #include "api/learn/checkpoint.h"
@@ -290,8 +291,9 @@ static int open_trainer(struct run *run, struct hzp_err_text *reterr)
     HZP_TRY(hzp_assembly_open_trainer(&run->parts, run->queue, on_update, run, reterr));
     if (!run->eval.count)
         return HZP_OK;
-    if (run->parts.shards.groups.z3 > 1)
-        return hzp_wrong(reterr, "--eval", "needs whole weights on each rank: use --shard z3=1");
+    if (!hzp_shards_whole(&run->parts.shards))
+        return hzp_wrong(reterr, "--eval",
+                         "needs whole weights on each rank: use --shard z3=1,stages=1");
     int r = hzp_evaluator_create(run->parts.model, recipe->micro_rows, false, &run->evaluator);
     return r < 0 ? hzp_fail(reterr, r, "not enough memory for the evaluation") : HZP_OK;
 }
@@ -377,9 +379,10 @@ static int refer(struct run *run, struct hzp_version *draft, struct hzp_err_text
             rows = HZP_MAX(rows, sample[i]->count);
     if (!rows)
         return HZP_OK;
-    if (run->parts.shards.groups.z3 > 1)
+    if (!hzp_shards_whole(&run->parts.shards))
         return hzp_fail_param(reterr, HZP_EINVAL, "--shard",
-                              "pairs of answers need whole weights on each rank: --shard z3=1");
+                              "pairs of answers need whole weights on each rank: use --shard "
+                              "z3=1,stages=1");
     HZP_TRY(fill_first(run, draft, reterr));
     int r = hzp_evaluator_create(run->parts.model, rows, false, &evaluator);
     HZP_TRY(r);
@@ -745,6 +748,7 @@ int hzp_cmd_train(const struct hzp_options *options)
         return 2;
     }
     struct hzp_ranks ranks;
+    struct hzp_err_text text;
     int status = hzp_cmd_ranks_start(options, NULL);
     if (status >= 0)
         return status;
@@ -758,7 +762,12 @@ int hzp_cmd_train(const struct hzp_options *options)
         signal(SIGUSR1, SIG_IGN);
         signal(SIGHUP, SIG_IGN);
     }
-    status = run_on_ranks(options, &settings, &ranks);
+    if (hzp_exclusions_check(&options->engine, ranks.ranks, &text) < 0) {
+        fprintf(stderr, "hzpserve train: %s\n", text.text);
+        status = 2;
+    } else {
+        status = run_on_ranks(options, &settings, &ranks);
+    }
     hzp_ranks_close(&ranks);
     return status;
 }

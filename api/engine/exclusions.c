@@ -31,6 +31,8 @@ enum {
     SKIP = 1 << 23,
     DRAFT_FP8 = 1 << 24,
     GROUPS = 1 << 22, /* --ranks makes several tensor groups */
+    STAGES = 1 << 25,
+    SHARDS = 1 << 26,
 };
 
 static const struct {
@@ -77,6 +79,11 @@ static const struct {
      {"--max-effect", "--publish update", "it judges whole lessons"}},
     {LEARNS | MAX_EFFECT | SELDOM,
      {"--max-effect", "--publish every above 1", "it judges whole lessons"}},
+    {STAGES | ONE, {"--shard stages", "one rank", "--ranks starts several"}},
+    {STAGES | TENSOR, {"--shard stages", "--tensor", "a rank has whole layers or a slice of each"}},
+    {STAGES | SHARDS,
+     {"--shard stages", "--shard z1, z2 or z3", "a rank has whole layers or a part of each"}},
+    {STAGES | SKIP, {"--shard stages", "--skip", "a micro-batch goes through all stages"}},
     {SERVES_ONLY | CORES, {"--train-share cores", "--no-train", "it would have no effect"}},
     {SERVES_ONLY | RIDE, {"--train-share ride", "--no-train", "it would have no effect"}},
     {LEARNS | SKIP | RIDE,
@@ -122,6 +129,8 @@ static unsigned facts_of(const struct hzp_engine_settings *s, int ranks)
         {s->training.publish == HZP_PUBLISH_UPDATE, BY_UPDATE},
         {hzp_settings_bounds_effect(s), MAX_EFFECT},
         {s->ranks.tensor > 1 && ranks > s->ranks.tensor, GROUPS},
+        {s->training.stages > 1, STAGES},
+        {s->training.z1 || s->training.z2 || s->training.z3, SHARDS},
     };
     unsigned facts = 0;
     for (int i = 0; i < HZP_COUNT(fact); i++)

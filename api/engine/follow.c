@@ -26,7 +26,7 @@ static int receive(void *ctx, struct hzp_version *draft, struct hzp_err_text *re
 {
     struct follow *f = ctx;
     struct hzp_assembly *a = &f->parts;
-    bool sharded = a->shards.groups.z3 > 1;
+    bool sharded = !hzp_shards_whole(&a->shards);
     if (sharded && !f->config->fill)
         return hzp_fail(reterr, HZP_EUNSUP,
                         "this command needs whole weights on each rank: use --shard z3=1");

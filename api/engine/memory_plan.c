@@ -214,10 +214,12 @@ static int plan_serving(const struct hzp_memory_request *q, const struct hzp_lay
 
 /* ", 1/4 on each rank", or "" if a rank has everything; text
  * [PART_SIZE]. */
-static const char *part_text(int32_t shards, char *text)
+static const char *part_text(const struct hzp_memory_request *q, int32_t shards, char *text)
 {
     text[0] = '\0';
-    if (shards > 1)
+    if (q->shards.stages > 1)
+        snprintf(text, PART_SIZE, ", of stage %d of %d", q->shards.rank, q->shards.stages);
+    else if (shards > 1)
         snprintf(text, PART_SIZE, ", 1/%d on each rank", shards);
     return text;
 }
@@ -228,7 +230,7 @@ static struct hzp_groups_bytes sharded_bytes(const struct hzp_memory_request *q,
                                              const struct hzp_memory_plan *plan)
 {
     struct hzp_shards shards = hzp_shards_of(&q->shards);
-    struct hzp_groups_model model = hzp_groups_model(&shards.groups, layout, shards.ordered);
+    struct hzp_groups_model model = hzp_groups_model(&shards, layout);
     model.type = plan->dtype;
     model.moment_type = plan->recipe.moment_type;
     model.slots = q->slots;
@@ -246,7 +248,8 @@ static void plan_longest(const struct hzp_memory_request *q, const struct hzp_la
     size_t most = usual + plan->limit / (plan->serves ? 16 : 4);
     bool any = !q->training->recompute;
     int32_t low = space.rows_max, high = low;
-    if (layout->slice.ranks > 1 || hzp_shards_of(&q->shards).groups.ranks > 1)
+    if (layout->slice.ranks > 1 || hzp_shards_of(&q->shards).groups.ranks > 1 ||
+        q->shards.stages > 1)
         return;
     for (int mode = any ? HZP_RECOMPUTE_NONE : space.recompute; high < plan->positions; mode++) {
         space.recompute_long = (enum hzp_recompute)mode;
@@ -272,8 +275,11 @@ static void add_activations(struct hzp_memory_plan *plan, size_t bytes)
     char longer[48] = "";
     if (t->long_rows > t->rows_max)
         snprintf(longer, sizeof(longer), ", or of %d%s", t->long_rows, but[t->recompute_long]);
-    add(plan, "training", bytes, "activations of %d rows%s%s, logits of %d",
-        t->rows_max + t->ride_rows, but[t->recompute], longer, t->head_rows);
+    char kept[48] = "";
+    if (t->shards.stages > 1)
+        snprintf(kept, sizeof(kept), ", of %d micro-batches", hzp_stages_kept(&t->shards));
+    add(plan, "training", bytes, "activations of %d rows%s%s%s, logits of %d",
+        t->rows_max + t->ride_rows, but[t->recompute], longer, kept, t->head_rows);
 }
 
 static void plan_training(const struct hzp_memory_request *q, const struct hzp_layout *layout,
@@ -295,17 +301,17 @@ static void plan_training(const struct hzp_memory_request *q, const struct hzp_l
     const struct hzp_groups g = hzp_shards_of(&q->shards).groups;
     int32_t sums = q->shards.ordered ? g.ranks : g.z2;
     char part[PART_SIZE];
-    add(plan, "gradients", b.grads, "one of F32 per parameter%s", part_text(sums, part));
+    add(plan, "gradients", b.grads, "one of F32 per parameter%s", part_text(q, sums, part));
     if (b.fresh)
         add(plan, "fresh", b.fresh, "gradients of one micro-batch, a ring of two layers");
     add(plan, "moments", b.state - b.residuals, "two of %s per parameter%s%s",
         q8                                     ? "8 bits"
         : plan->recipe.moment_type == HZP_BF16 ? "BF16"
                                                : "F32",
-        q8 ? ", of the embedding in F32" : "", part_text(g.z1, part));
+        q8 ? ", of the embedding in F32" : "", part_text(q, g.z1, part));
     if (b.residuals)
         add(plan, "residuals", b.residuals, "the lower half of the F32 master weights%s",
-            part_text(g.z1, part));
+            part_text(q, g.z1, part));
     if (copy)
         add(plan, "gate", copy, "a copy of moments and residuals, for drafts that fail");
     if (q->host_limit && g.ranks > 1)
@@ -417,7 +423,7 @@ static int plan_all(const struct hzp_memory_request *q, const struct hzp_layout 
     add(ret, "weights", sharded.weights, "%d version%s of %s in %s%s", q->slots,
         slots == 1 ? "" : "s", hzp_size_text(sharded.weights / slots, text),
         ret->dtype == HZP_BF16 ? "BF16" : "F32",
-        part_text(hzp_shards_of(&q->shards).groups.z3, part));
+        part_text(q, hzp_shards_of(&q->shards).groups.z3, part));
     if (sharded.gathered)
         add(ret, "gathered", sharded.gathered, "weights of other ranks, a ring of three layers");
     if (ret->fp8)

@@ -6,7 +6,7 @@
 /* What rank 0 tells the others. */
 struct told {
     struct hzp_groups groups;
-    int32_t ordered, result;
+    int32_t ordered, stages, result;
     char text[200]; /* explains a result < 0 */
 };
 
@@ -20,7 +20,7 @@ static int rest_bytes(const struct hzp_memory_request *memory, const struct hzp_
     struct hzp_memory_plan plan;
     whole.shards = *shards;
     HZP_TRY(hzp_memory_plan(&whole, layout, &plan, reterr));
-    *model = hzp_groups_model(&shards->groups, layout, shards->ordered);
+    *model = hzp_groups_model(shards, layout);
     model->type = plan.dtype;
     model->moment_type = plan.recipe.moment_type;
     model->slots = memory->slots;
@@ -56,11 +56,31 @@ static int choose(const struct hzp_shards_request *request, const struct hzp_lay
     return HZP_OK;
 }
 
+/* Whether the ranks can be stages. */
+static int check_stages(const struct hzp_shards_request *request, const struct hzp_layout *layout,
+                        const struct hzp_shards *shards, struct hzp_err_text *reterr)
+{
+    struct hzp_shards cut = *shards;
+    if (request->serves)
+        return hzp_fail_param(reterr, HZP_EINVAL, "--shard stages",
+                              "--shard stages=%d: a server needs all layers on each rank; only "
+                              "train has stages",
+                              shards->stages);
+    if (shards->stages != hzp_link_ranks(request->link))
+        return hzp_fail_param(reterr, HZP_EINVAL, "--shard stages",
+                              "--shard stages=%d: there are %d ranks, of which each is a stage",
+                              shards->stages, hzp_link_ranks(request->link));
+    return hzp_stages_cut(&cut, layout, reterr);
+}
+
 /* Broadcasts what rank 0 has chosen; all ranks return its error. */
 static int tell(struct hzp_link *link, int result, struct hzp_shards *shards,
                 struct hzp_err_text *reterr)
 {
-    struct told told = {.groups = shards->groups, .ordered = shards->ordered, .result = result};
+    struct told told = {.groups = shards->groups,
+                        .ordered = shards->ordered,
+                        .stages = shards->stages,
+                        .result = result};
     if (result < 0 && reterr)
         memcpy(told.text, reterr->text, HZP_MIN(sizeof(told.text), sizeof(reterr->text)) - 1);
     HZP_TRY(
@@ -69,6 +89,7 @@ static int tell(struct hzp_link *link, int result, struct hzp_shards *shards,
         return shards->rank ? hzp_fail(reterr, told.result, "rank 0: %s", told.text) : result;
     shards->groups = told.groups;
     shards->ordered = told.ordered != 0;
+    shards->stages = told.stages;
     return HZP_OK;
 }
 
@@ -87,8 +108,13 @@ int hzp_shards_agree(const struct hzp_shards_request *request, struct hzp_layout
     if (!request->link || !training)
         return HZP_OK;
     ret->rank = hzp_link_rank(request->link);
-    int r = ret->rank ? HZP_OK : choose(request, layout, &ret->groups, reterr);
+    ret->stages = ret->rank ? 0 : (int32_t)training->stages;
+    int r = ret->rank         ? HZP_OK
+            : ret->stages > 1 ? check_stages(request, layout, ret, reterr)
+                              : choose(request, layout, &ret->groups, reterr);
     HZP_TRY(tell(request->link, r, ret, reterr));
+    if (ret->stages > 1)
+        return hzp_stages_cut(ret, layout, reterr);
     hzp_layout_pad(layout, hzp_groups_granule(&ret->groups, ret->ordered));
     return HZP_OK;
 }

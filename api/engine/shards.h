@@ -18,8 +18,9 @@ struct hzp_shards_request {
 
 /* Chooses the shards of this rank, and pads the layout for them.  Rank 0 takes the training
  * settings' z1, z2 and z3, and chooses those that are 0 by what the memory request needs
- * (hzp_groups_choose); the others are told.  HZP_EINVAL: sizes that do not divide, or z3 > 1 where
- * rank 0 serves; HZP_ENOMEM; HZP_EIO: the link failed. */
+ * (hzp_groups_choose), or the settings' stages; the others are told.  HZP_EINVAL: sizes that do not
+ * divide, z3 > 1 or stages where rank 0 serves, or stages that are not as many as ranks or more
+ * than layers; HZP_ENOMEM; HZP_EIO: the link failed. */
 int hzp_shards_agree(const struct hzp_shards_request *request, struct hzp_layout *layout,
                      struct hzp_shards *ret, struct hzp_err_text *reterr);
 

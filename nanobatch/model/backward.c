@@ -306,6 +306,36 @@ static void build_ordered(struct hzp_plan *chain, const struct hzp_model *model,
     }
 }
 
+/* --- Stages ----------------------------------------------------------------------------------- */
+
+void hzp_micro_stage(struct hzp_plan *chain, const struct hzp_model *model,
+                     const struct hzp_version *v, const struct hzp_micro *micro,
+                     struct hzp_train_space *s, enum hzp_stage_work work, bool first)
+{
+    hzp_assert_engine_thread();
+    const struct hzp_shards *shards = &s->config.shards;
+    int32_t layers = model->config->layers;
+    struct hzp_layer_range range = {shards->layer, shards->layer_end, shards->rank == 0, false};
+    if (work == HZP_STAGE_HEAD)
+        range = (struct hzp_layer_range){layers, layers, false, true};
+    chain->tenant = HZP_TENANT_TRAIN;
+    if (first)
+        hzp_micro_zero_sums(chain, s);
+    if (work == HZP_STAGE_FORWARD) {
+        hzp_micro_forward(chain, model, v, micro, s, &range);
+        return;
+    }
+    if (!hzp_shards_fresh(shards)) {
+        hzp_micro_backward(chain, model, v, micro, s, &range);
+        return;
+    }
+    int32_t end = range.embed ? 0 : range.first + 1; /* unit */
+    for (int32_t u = range.last + range.head; u >= end; u--) {
+        hzp_micro_backward_unit(chain, model, v, micro, s, u);
+        add_to_sum(chain, s, u);
+    }
+}
+
 /* --- All of it -------------------------------------------------------------------------------- */
 
 void hzp_micro_build(struct hzp_plan *chain, const struct hzp_model *model,

@@ -39,6 +39,7 @@
 #include "nanobatch/model/layer.h"
 #include "nanobatch/model/micro.h"
 #include "nanobatch/model/model.h"
+#include "nanobatch/model/stage_order.h"
 #include "nanobatch/model/train_space.h"
 #include "nanobatch/plan/plan.h"
 
@@ -58,6 +59,15 @@ void hzp_micro_build(struct hzp_plan *chain, const struct hzp_model *model,
 void hzp_micro_backward_unit(struct hzp_plan *chain, const struct hzp_model *model,
                              const struct hzp_version *v, const struct hzp_micro *micro,
                              struct hzp_train_space *space, int32_t i);
+
+/* A stage's task (stage_order.h), for the slot of the space that was chosen.  FORWARD reads the
+ * stream of the stage before in kept[f].x_in, where f is this rank's first layer, and leaves it in
+ * kept[l].x_in, where l is the layer behind its last; HEAD reads that of the last stage in
+ * kept[layers].x_in and leaves the gradient in dx; BACKWARD reads that of the next stage there, and
+ * leaves its own.  first: of the update, the sums of the gradients are zeroed. */
+void hzp_micro_stage(struct hzp_plan *chain, const struct hzp_model *model,
+                     const struct hzp_version *v, const struct hzp_micro *micro,
+                     struct hzp_train_space *space, enum hzp_stage_work work, bool first);
 
 /* Zeroes unit u's fresh gradients; hzp_micro_backward_unit does so itself, but for the embedding's
  * behind a tied head. */

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "nanobatch/model/train_space_state.h"
 
+#include "nanobatch/model/stage_order.h"
+
 #include <stdlib.h>
 #include <string.h>
 
@@ -22,6 +24,23 @@ static struct widths widths_of(const struct hzp_layout *layout)
     };
 }
 
+/* The layers whose activations this rank keeps. */
+static struct hzp_extent layers_of(const struct hzp_train_space *s, const struct hzp_layout *layout)
+{
+    const struct hzp_shards *shards = &s->config.shards;
+    if (s->config.forward_only)
+        return (struct hzp_extent){0, 1};
+    if (shards->stages <= 1)
+        return (struct hzp_extent){0, (size_t)layout->config.layers};
+    return (struct hzp_extent){(size_t)shards->layer, (size_t)(shards->layer_end - shards->layer)};
+}
+
+/* Whether this rank has the head. */
+static bool has_head(const struct hzp_train_space *s)
+{
+    return s->config.forward_only || s->config.shards.stages <= 1 || s->config.shards.rank == 0;
+}
+
 /* What a layer's attention leaves for its backward pass. */
 static void cut_attention(const struct hzp_train_space *s, char *base, size_t *at,
                           const struct hzp_layout *layout, int32_t rows, struct hzp_kept_layer *k)
@@ -37,49 +56,77 @@ static void cut_attention(const struct hzp_train_space *s, char *base, size_t *a
     k->lse = hzp_mat_cut(base, at, rows, w.heads, HZP_F32).ptr;
 }
 
+/* The ranks of slices keep x_mid: computing it again would take a sum over the ranks. */
+static bool keeps_mid(const struct hzp_train_space *s, const struct hzp_layout *layout,
+                      enum hzp_recompute recompute)
+{
+    bool again = recompute == HZP_RECOMPUTE_LAYER;
+    return !s->config.forward_only && (!again || layout->slice.ranks > 1);
+}
+
+/* What layer l keeps; *k has what layers use in turn. */
+static void cut_layer(const struct hzp_train_space *s, char *base, size_t *at,
+                      const struct hzp_layout *layout, int32_t rows, enum hzp_recompute recompute,
+                      int32_t l, struct hzp_kept_layer *k)
+{
+    struct widths w = widths_of(layout);
+    bool forward = s->config.forward_only;
+    k->x_in = hzp_mat_cut(base, at, rows, w.width, HZP_F32);
+    if (forward)
+        k->x_mid = k->x_in;
+    else if (keeps_mid(s, layout, recompute))
+        k->x_mid = hzp_mat_cut(base, at, rows, w.width, HZP_F32);
+    if (recompute != HZP_RECOMPUTE_LAYER)
+        cut_attention(s, base, at, layout, rows, k);
+    if (!recompute)
+        k->gate_up = hzp_mat_cut(base, at, rows,
+                                 2 * (forward ? w.inner : hzp_layout_inner(layout, l)), s->act);
+}
+
 /* Kept activations of so many rows, layer by layer, and in front of them what the layers use in
- * turn.  kept NULL: only counts.  The ranks of slices keep x_mid: computing it again would take a
- * sum over the ranks. */
+ * turn; kept [slots][layers + 1].  kept NULL: only counts. */
 static void cut_kept(const struct hzp_train_space *s, char *base, size_t *at,
                      const struct hzp_layout *layout, int32_t rows, enum hzp_recompute recompute,
                      struct hzp_kept_layer *kept)
 {
     struct widths w = widths_of(layout);
-    struct hzp_kept_layer shared = {0}, counted;
-    bool forward = s->config.forward_only, again = recompute == HZP_RECOMPUTE_LAYER;
-    bool keeps_mid = !forward && (!again || layout->slice.ranks > 1);
-    int32_t layers = forward ? 1 : layout->config.layers;
-    if (again)
+    struct hzp_kept_layer shared = {0};
+    struct hzp_extent own = layers_of(s, layout);
+    int32_t first = (int32_t)own.first, end = first + (int32_t)own.count;
+    int32_t layers = layout->config.layers;
+    if (recompute == HZP_RECOMPUTE_LAYER)
         cut_attention(s, base, at, layout, rows, &shared);
-    if (!forward && !keeps_mid)
+    if (!s->config.forward_only && !keeps_mid(s, layout, recompute))
         shared.x_mid = hzp_mat_cut(base, at, rows, w.width, HZP_F32);
     if (recompute)
         shared.gate_up = hzp_mat_cut(base, at, rows, 2 * w.inner, s->act);
-    for (int32_t l = 0; l < layers; l++) {
-        struct hzp_kept_layer *k = kept ? &kept[l] : &counted;
-        int32_t inner = forward ? w.inner : hzp_layout_inner(layout, l);
-        *k = shared;
-        k->x_in = hzp_mat_cut(base, at, rows, w.width, HZP_F32);
-        if (forward)
-            k->x_mid = k->x_in;
-        else if (keeps_mid)
-            k->x_mid = hzp_mat_cut(base, at, rows, w.width, HZP_F32);
-        if (!again)
-            cut_attention(s, base, at, layout, rows, k);
-        if (!recompute)
-            k->gate_up = hzp_mat_cut(base, at, rows, 2 * inner, s->act);
+    for (int32_t slot = 0; slot < s->slots; slot++) {
+        struct hzp_kept_layer *of = kept ? kept + slot * (layers + 1) : NULL;
+        for (int32_t l = first; l < end; l++) {
+            struct hzp_kept_layer k = shared;
+            cut_layer(s, base, at, layout, rows, recompute, l, &k);
+            if (of)
+                of[l] = k;
+        }
+        if (s->config.forward_only)
+            return;
+        struct hzp_mat last = hzp_mat_cut(base, at, rows, w.width, HZP_F32);
+        if (of)
+            of[end].x_in = last;
+        if (end == layers || !has_head(s))
+            continue;
+        last = hzp_mat_cut(base, at, rows, w.width, HZP_F32); /* comes back from the last stage */
+        if (of)
+            of[layers].x_in = last;
     }
-    if (forward)
-        return;
-    struct hzp_mat last = hzp_mat_cut(base, at, rows, w.width, HZP_F32);
-    if (kept)
-        kept[layers].x_in = last;
 }
 
 static void cut_head(struct hzp_train_space *s, char *base, size_t *at,
                      const struct hzp_layout *layout, struct widths w)
 {
     int32_t rows = s->config.head_rows;
+    if (!has_head(s))
+        return;
     s->picked = hzp_mat_cut(base, at, rows, w.width, HZP_F32);
     s->picked_normed = hzp_mat_cut(base, at, rows, w.width, s->act);
     s->logits = hzp_mat_cut(base, at, rows, w.vocab, HZP_F32);
@@ -101,6 +148,8 @@ static size_t lay_out_rows(struct hzp_train_space *s, char *base, const struct h
     int32_t usual = c->rows_max + c->ride_rows, rows = HZP_MAX(c->rows_max, c->long_rows);
     size_t at = 0, at_long = 0;
     s->heads = w.heads;
+    s->slots = c->forward_only ? 1 : hzp_stages_kept(&c->shards);
+    HZP_ASSERT(s->slots == 1 || (c->long_rows <= c->rows_max && !c->ride_rows));
     cut_kept(s, base, &at, layout, usual, c->recompute, s->kept_usual);
     if (c->long_rows > c->rows_max)
         cut_kept(s, base, &at_long, layout, rows, c->recompute_long, s->kept_long);
@@ -113,7 +162,9 @@ static size_t lay_out_rows(struct hzp_train_space *s, char *base, const struct h
         s->narrow = hzp_narrow_cut(base, &at, layout, rows, &s->narrow_scale);
     if (s->config.forward_only)
         return at;
-    s->dx = hzp_mat_cut(base, &at, rows, w.width, HZP_F32);
+    s->dx = s->dx_of[0] = s->dx_of[1] = hzp_mat_cut(base, &at, rows, w.width, HZP_F32);
+    if (s->slots > 1)
+        s->dx_of[1] = hzp_mat_cut(base, &at, rows, w.width, HZP_F32);
     s->dx_act = s->act == HZP_F32 ? s->dx : hzp_mat_cut(base, &at, rows, w.width, s->act);
     s->dnormed = hzp_mat_cut(base, &at, rows, w.width, HZP_F32);
     s->dinner = hzp_mat_cut(base, &at, rows, w.inner, s->act);
@@ -139,14 +190,13 @@ static void lay_out_shards(struct hzp_train_space *s, enum hzp_level level, stru
                            enum hzp_dtype type)
 {
     const struct hzp_shards *shards = &s->config.shards;
-    if (hzp_groups_shards(&shards->groups, level) == 1) {
+    if (hzp_groups_shards(&shards->groups, level) == 1 && shards->stages <= 1) {
         lay_out_units(units, base, at, layout, type);
         return;
     }
     if (base)
-        hzp_units_init_shards(units, layout, type, base + *at, &shards->groups, level,
-                              shards->rank);
-    *at += hzp_units_shard_bytes(layout, type, &shards->groups, level);
+        hzp_units_init_shards(units, layout, type, base + *at, shards, level);
+    *at += hzp_units_shard_bytes(layout, type, shards, level);
 }
 
 /* Two places for the largest unit; a tied embedding has its own (weights/groups.h). */
@@ -154,15 +204,16 @@ static void lay_out_ring(struct hzp_train_space *s, char *base, size_t *at,
                          const struct hzp_layout *layout)
 {
     const struct hzp_shards *shards = &s->config.shards;
-    struct hzp_groups_model m = hzp_groups_model(&shards->groups, layout, shards->ordered);
+    struct hzp_groups_model m = hzp_groups_model(shards, layout);
+    size_t ends = m.tied * (size_t)s->slots; /* of each micro-batch between its head and its end */
     if (base) {
-        float *tied = (float *)(base + *at), *place = tied + m.tied;
+        float *tied = s->tied = (float *)(base + *at), *place = tied + ends;
         hzp_units_init(&s->grads, layout, HZP_F32, NULL);
         for (int32_t u = 0; u < layout->units; u++)
             hzp_units_place(&s->grads, u,
                             u == 0 && m.tied ? tied : place + (size_t)(u % 2) * m.largest);
     }
-    *at += (m.tied + 2 * m.largest) * sizeof(float);
+    *at += (ends + 2 * m.largest) * sizeof(float);
 }
 
 /* Gradients: the ring, if there is one, and the sums. */
@@ -172,7 +223,7 @@ static void lay_out_grads(struct hzp_train_space *s, char *base, size_t *at,
     const struct hzp_shards *shards = &s->config.shards;
     s->sum = s->total = &s->grads;
     if (!hzp_shards_fresh(shards)) {
-        lay_out_units(&s->grads, base, at, layout, HZP_F32);
+        lay_out_shards(s, HZP_LEVEL_GRADS, &s->grads, base, at, layout, HZP_F32);
         return;
     }
     lay_out_ring(s, base, at, layout);
@@ -265,11 +316,25 @@ static int open_squares(struct hzp_train_space *s, const struct hzp_layout *layo
     return HZP_OK;
 }
 
+void hzp_train_space_choose(struct hzp_train_space *s, int32_t slot, int dx)
+{
+    const struct hzp_shards *shards = &s->config.shards;
+    HZP_ASSERT(slot >= 0 && slot < s->slots);
+    s->slot = slot;
+    s->dx = s->dx_of[dx];
+    if (s->act == HZP_F32)
+        s->dx_act = s->dx;
+    if (s->tied && s->layout->config.tied && shards->rank == 0)
+        hzp_units_place(&s->grads, 0,
+                        s->tied + (size_t)slot * hzp_groups_model(shards, s->layout).tied);
+}
+
 void hzp_train_space_begin(struct hzp_train_space *s, int32_t rows)
 {
     bool longer = rows > s->config.rows_max;
     HZP_ASSERT(rows > 0 && rows <= HZP_MAX(s->config.rows_max, s->config.long_rows));
-    s->kept = longer ? s->kept_long : s->kept_usual;
+    int32_t own = s->slot * (int32_t)(s->kept_long - s->kept_usual) / s->slots;
+    s->kept = longer ? s->kept_long : s->kept_usual + own;
     s->recompute = longer ? s->config.recompute_long : s->config.recompute;
     s->rows_room = longer ? s->config.long_rows : s->config.rows_max + s->config.ride_rows;
 }
@@ -356,8 +421,9 @@ int hzp_train_space_create(const struct hzp_model *model,
     s->config.shards = hzp_shards_of(&config->shards);
     s->act = model->act;
     size_t layers = (size_t)model->config->layers + 1;
-    s->kept_usual = hzp_xcalloc(2 * layers, sizeof(*s->kept));
-    s->kept_long = s->kept_usual + layers;
+    s->slots = config->forward_only ? 1 : hzp_stages_kept(&s->config.shards);
+    s->kept_usual = hzp_xcalloc(((size_t)s->slots + 1) * layers, sizeof(*s->kept));
+    s->kept_long = s->kept_usual + (size_t)s->slots * layers;
     hzp_train_space_begin(s, 1);
     int r;
     size_t rows = lay_out_rows(s, NULL, model->layout);

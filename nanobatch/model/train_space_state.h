@@ -68,7 +68,12 @@ struct hzp_train_space {
      * memory. */
     struct hzp_kept_layer *kept, *kept_usual, *kept_long;
     enum hzp_recompute recompute;
+    /* A stage keeps several micro-batches (nanobatch/model/stage_order.h): of micro-batch m those
+     * in slot m % slots, of its layers; kept_usual is [slots][layers + 1]. */
+    int32_t slot, slots;
     struct hzp_mat dx, dx_act; /* [rows][width] F32, act; the same in F32 models */
+    struct hzp_mat dx_of[2];   /* dx is one of them; without stages both are the same */
+    float *tied;               /* the places of a tied embedding's fresh gradients, one a slot */
     struct hzp_mat dnormed;    /* [rows][width] F32 */
     /* [rows][...] act; where layers differ, of the widest */
     struct hzp_mat normed, inner, dinner, dgate_up, dattn, dqkv;
@@ -87,6 +92,9 @@ struct hzp_train_space {
  * path. */
 struct hzp_layer_space hzp_train_layer_space(const struct hzp_train_space *s, int32_t layer,
                                              int32_t place, int32_t row0, int32_t rows);
+
+/* What is built from here on is of the micro-batch in this slot, with its gradient in dx_of[dx]. */
+void hzp_train_space_choose(struct hzp_train_space *s, int32_t slot, int dx);
 
 /* A micro-batch of so many rows begins. */
 void hzp_train_space_begin(struct hzp_train_space *s, int32_t rows);

@@ -206,8 +206,9 @@ void hzp_update_audit(struct hzp_plan *chain, const struct hzp_model *model,
 {
     hzp_assert_engine_thread();
     struct hzp_unit_view to = hzp_version_unit(model->weights, draft, u);
-    HZP_PLAN_NEXT(chain, audit, .x = hzp_unit_piece(&to, 0, to.elements),
-                  .checksum = &s->result->checksum, .nonfinite = &s->result->nonfinite);
+    if (to.part.count)
+        HZP_PLAN_NEXT(chain, audit, .x = hzp_unit_piece(&to, 0, to.elements),
+                      .checksum = &s->result->checksum, .nonfinite = &s->result->nonfinite);
 }
 
 void hzp_update_end(struct hzp_plan *chain, const struct hzp_model *model,

@@ -94,6 +94,24 @@ static void test_replicas(void **state)
     allows(&s, 1);
 }
 
+static void test_stages(void **state)
+{
+    struct hzp_engine_settings s = plain();
+    s.training.stages = 2;
+    allows(&s, 2);
+    refuses(&s, 1, "--shard", "--shard stages cannot be used with one rank: ");
+    s.training.z1 = 2;
+    refuses(&s, 2, "--shard", "--shard stages cannot be used with --shard z1, z2 or z3: ");
+    s.training.z1 = 0;
+    s.training.skip = 0.25;
+    refuses(&s, 2, "--shard", "--shard stages cannot be used with --skip: ");
+    s.training.skip = 0;
+    s.ranks.tensor = 2;
+    refuses(&s, 4, "--shard", "--shard stages cannot be used with --tensor: ");
+    s.training.stages = 1;
+    allows(&s, 4);
+}
+
 static void test_drafts(void **state)
 {
     struct hzp_engine_settings s = plain();
@@ -154,7 +172,8 @@ int main(int argc, char **argv)
 {
     operations = argv[argc - 1];
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_skip), cmocka_unit_test(test_tensor), cmocka_unit_test(test_replicas),
-        cmocka_unit_test(test_drafts), cmocka_unit_test(test_document)};
+        cmocka_unit_test(test_skip),     cmocka_unit_test(test_tensor),
+        cmocka_unit_test(test_replicas), cmocka_unit_test(test_stages),
+        cmocka_unit_test(test_drafts),   cmocka_unit_test(test_document)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

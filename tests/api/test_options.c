@@ -126,6 +126,7 @@ static void options_have_parts(void **state)
     assert_int_equal(options.engine.training.z1, 4);
     assert_int_equal(options.engine.training.z2, 2);
     assert_int_equal(options.engine.training.z3, 0);
+    assert_int_equal(options.engine.training.stages, 1);
     assert_int_equal(parse("serve", "dir", "--max-body=1M,memory=2M", NULL, NULL), HZP_OK);
     assert_true(options.http.body_max == 1 << 20 && options.http.body_memory == 2 << 20);
     static const char *const bad[][3] = {
@@ -134,7 +135,8 @@ static void options_have_parts(void **state)
         {"--canary", "0.5,second=1", "--canary takes a value, seconds=VALUE, requests=VALUE"},
         {"--canary", "0.5,", "--canary takes a number"},
         {"--canary", "", "--canary takes a number"},
-        {"--shard", "4", "--shard takes z1=VALUE, z2=VALUE, z3=VALUE, separated by commas, not"},
+        {"--shard", "4",
+         "--shard takes z1=VALUE, z2=VALUE, z3=VALUE, stages=VALUE, separated by commas, not"},
         {"--shard", "z1=", "--shard z1 takes a whole number"},
         {"--queue", "5,tokens=0", "--queue tokens takes a whole number from 1 to"},
         {"--queue", "11111111111111111111111111111111111111111111111111111111111111111111", "long"},

@@ -202,7 +202,7 @@ def trainer(link, rank):
 
 def schedule(link):
     """Rank 0 counts the last step of a schedule in the data; sharded weights, too, go on from where they were."""
-    for more in ((), ("--shard", "z3=2")):
+    for more in ((), ("--shard", "z3=2"), ("--shard", "stages=2")):
         run, data = train(link, "--schedule", "cosine", "--epochs", "2", "--checkpoint-every", "1", *more)
         log = run.ends(0)
         last = re.findall(r"step=(\d+)/(\d+) .*? lr=(\S+)", log)[-1]

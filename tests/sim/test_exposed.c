@@ -147,7 +147,8 @@ static struct outcome measure(const struct job *job)
     hzp_link_state(link, &before);
     run(loop, trainer);
     hzp_link_state(link, &after);
-    struct hzp_groups_model model = hzp_groups_model(&job->groups, &f.layout, false);
+    const struct hzp_shards all = {.groups = job->groups};
+    struct hzp_groups_model model = hzp_groups_model(&all, &f.layout);
     model.type = HZP_BF16;
     model.moment_type = HZP_F32;
     struct outcome ret = {.update_ns = (double)(ended_ns - begun_ns) / (LAST - FIRST),

@@ -31,6 +31,21 @@ struct ranks {
     bool threads;
 };
 
+/* Rank i's shards: of stages the layers, too. */
+static inline struct hzp_shards ranks_shards(const struct tiny_config *config, int32_t i)
+{
+    struct hzp_shards shards = config->shards;
+    struct hzp_layout layout;
+    shards.rank = i;
+    if (shards.stages <= 1)
+        return shards;
+    const struct fixture_config fixture = tiny_fixture(config);
+    hzp_layout_make(&fixture.config, &layout);
+    assert_int_equal(hzp_stages_cut(&shards, &layout, NULL), HZP_OK);
+    hzp_layout_free(&layout);
+    return shards;
+}
+
 /* Opens the rank of this link, with the weights that tiny_open makes. */
 static inline void other_open(struct other *o, const struct tiny_config *config,
                               struct hzp_link *link)
@@ -40,7 +55,7 @@ static inline void other_open(struct other *o, const struct tiny_config *config,
     struct tiny_config mine = *config;
     bool undoes = config->gate || config->queue.by_lesson;
     mine.slots = undoes ? 2 : 1;
-    mine.shards.rank = i;
+    mine.shards = ranks_shards(config, i);
     struct fixture_config fixture = tiny_fixture(&mine);
     fixture_open(&o->fixture, &fixture);
     struct hzp_version *draft = fixture_begin(&o->fixture);
@@ -82,10 +97,10 @@ static inline struct ranks *ranks_open(const struct tiny_config *config, int lag
     struct hzp_err_text text = {{0}, {0}};
     struct ranks *r = calloc(1, sizeof(*r));
     struct tiny_config mine = *config;
-    r->count = config->shards.groups.ranks;
+    r->count = HZP_MAX(config->shards.groups.ranks, config->shards.stages);
     r->threads = threads;
     TINY_MUST(hzp_link_open_local(r->count, lag, 11, r->link, &text));
-    mine.shards.rank = 0;
+    mine.shards = ranks_shards(config, 0);
     mine.link = r->link[0];
     r->first = tiny_open(&mine);
     hzp_trainer_set_loop(r->first->trainer, r->first->loop);

@@ -130,7 +130,8 @@ static void check_bytes(const struct hzp_groups *g)
         struct hzp_layout layout;
         hzp_layout_make(&config, &layout);
         hzp_layout_pad(&layout, hzp_groups_granule(g, false));
-        struct hzp_groups_model model = hzp_groups_model(g, &layout, false);
+        const struct hzp_shards shards = {.groups = *g};
+        struct hzp_groups_model model = hzp_groups_model(&shards, &layout);
         model.type = types[i];
         model.moment_type = HZP_F32;
         model.slots = 2;
@@ -141,15 +142,16 @@ static void check_bytes(const struct hzp_groups *g)
         assert_int_equal(model.largest, largest);
         assert_int_equal(model.tied, tied);
         assert_int_equal(b.weights,
-                         2 * hzp_units_shard_bytes(&layout, types[i], g, HZP_LEVEL_PARAMS));
-        assert_int_equal(b.grads, hzp_units_shard_bytes(&layout, HZP_F32, g, HZP_LEVEL_GRADS));
-        size_t state = 2 * hzp_units_shard_bytes(&layout, HZP_F32, g, HZP_LEVEL_STATE);
+                         2 * hzp_units_shard_bytes(&layout, types[i], &shards, HZP_LEVEL_PARAMS));
+        assert_int_equal(b.grads,
+                         hzp_units_shard_bytes(&layout, HZP_F32, &shards, HZP_LEVEL_GRADS));
+        size_t state = 2 * hzp_units_shard_bytes(&layout, HZP_F32, &shards, HZP_LEVEL_STATE);
         if (types[i] == HZP_BF16)
-            state += hzp_units_shard_bytes(&layout, HZP_I16, g, HZP_LEVEL_STATE);
+            state += hzp_units_shard_bytes(&layout, HZP_I16, &shards, HZP_LEVEL_STATE);
         assert_int_equal(b.state, state);
         model.moment_type = HZP_Q8;
-        size_t codes = hzp_units_shard_bytes(layout.codes, HZP_Q8, g, HZP_LEVEL_STATE);
-        size_t scales = hzp_units_shard_bytes(layout.scales, HZP_F32, g, HZP_LEVEL_STATE);
+        size_t codes = hzp_units_shard_bytes(layout.codes, HZP_Q8, &shards, HZP_LEVEL_STATE);
+        size_t scales = hzp_units_shard_bytes(layout.scales, HZP_F32, &shards, HZP_LEVEL_STATE);
         size_t planned = hzp_groups_bytes(g, &model).state - b.residuals;
         /* scales are padded to 16 in each unit */
         assert_in_range(planned, 2 * (codes + scales) - 128 * (size_t)layout.units,
@@ -175,12 +177,14 @@ static void check_parts(const struct hzp_groups *g)
     hzp_layout_pad(&layout, hzp_groups_granule(g, false));
     struct hzp_units whole = fixture_units(&layout, HZP_BF16), part;
     fixture_units_random(NULL, &whole, 7, 1);
+    struct hzp_shards shards = {.groups = *g};
     uint64_t checksum, sum = 0, one;
     size_t elements = 0;
     assert_int_equal(hzp_units_checksum(NULL, &whole, &checksum), HZP_OK);
-    void *memory = malloc(hzp_units_shard_bytes(&layout, HZP_BF16, g, HZP_LEVEL_STATE));
+    void *memory = malloc(hzp_units_shard_bytes(&layout, HZP_BF16, &shards, HZP_LEVEL_STATE));
     for (int32_t r = 0; r < g->z1; r++) {
-        hzp_units_init_shards(&part, &layout, HZP_BF16, memory, g, HZP_LEVEL_STATE, r);
+        shards.rank = r;
+        hzp_units_init_shards(&part, &layout, HZP_BF16, memory, &shards, HZP_LEVEL_STATE);
         for (int32_t u = 0; u < layout.units; u++) {
             struct hzp_unit_view from = hzp_unit_view(&whole, u), to = hzp_unit_view(&part, u);
             elements += to.part.count;
@@ -235,7 +239,8 @@ static void test_choose(void **state)
     double sent = 0;
     int steps = 0;
     for (;; steps++) {
-        struct hzp_groups_model m = hzp_groups_model(&g, &layout, false), model = bf16;
+        const struct hzp_shards shards = {.groups = g};
+        struct hzp_groups_model m = hzp_groups_model(&shards, &layout), model = bf16;
         model.elements = m.elements;
         model.largest = m.largest;
         model.tied = m.tied;

@@ -170,7 +170,8 @@ static void ended_micro(struct hzp_trainer *t, const struct hzp_step *step, uint
     struct hzp_learner *l = t->learner;
     int32_t each = l->collectives ? hzp_collectives_ranks(l->collectives) : 1;
     uint64_t rows = 0;
-    for (int32_t bin = l->bin; bin < HZP_MIN(l->bin + each, t->draw->bins); bin++)
+    int32_t end = hzp_learner_ends_micro(l) ? HZP_MIN(l->bin + each, t->draw->bins) : 0;
+    for (int32_t bin = l->bin; bin < end; bin++)
         rows += (uint64_t)t->draw->bin_rows[bin];
     hzp_pace_done(&t->pace, now_ns, (int32_t)HZP_MIN(rows, INT32_MAX));
     hzp_lock_take(&t->lock);

@@ -34,9 +34,9 @@ int hzp_trainer_create(const struct hzp_trainer_config *config, struct hzp_train
     HZP_TRY(hzp_recipe_check(&config->recipe, reterr));
     HZP_TRY(hzp_deck_check(&deck, reterr));
     HZP_TRY(hzp_trainer_check_group(config, reterr));
-    if (config->gate && config->shards.groups.z3 > 1)
+    if (config->gate && !hzp_shards_whole(&config->shards))
         return hzp_fail(reterr, HZP_EUNSUP,
-                        "a gate evaluates whole weights on rank 0: use --shard z3=1");
+                        "a gate evaluates whole weights on rank 0: use --shard z3=1, no stages");
     HZP_ASSERT(!config->trials || (!config->link && config->recipe.publish_every == 1));
     HZP_ASSERT(!config->gate || config->recipe.publish_every == 1);
     HZP_ASSERT(!hzp_sample_queue_by_lesson(config->queue) || config->recipe.publish_every == 1);

@@ -72,7 +72,7 @@ static void pack(struct hzp_trainer *t, struct hzp_draw *d, int64_t optimizer_st
     struct hzp_draw_limits limits = {
         .rows = t->config.recipe.micro_rows,
         .doc_rows = hzp_trainer_tokens_max(t) - 1,
-        .by_length = x && !ordered,
+        .by_length = x && hzp_collectives_ranks(x) > 1 && !ordered,
         .deck = hzp_recipe_deck(&t->config.recipe, t->config.model->config->layers),
         .round = ordered ? 0
                  : x     ? hzp_collectives_ranks(x)

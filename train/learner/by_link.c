@@ -430,7 +430,7 @@ static void end_chain(struct hzp_learner_by_link *b, const struct hzp_step *step
         listen(b);
         return;
     }
-    if (l->work.kind == HZP_WORK_MICRO)
+    if (l->work.kind == HZP_WORK_MICRO && hzp_learner_ends_micro(l))
         count_rows(b);
     if (hzp_learner_next(l, step->number))
         return;

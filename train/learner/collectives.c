@@ -39,7 +39,7 @@ static int open_groups(struct hzp_collectives *x, struct hzp_err_text *reterr)
         x->group[g] = hzp_link_group(x->config.link, member, x->size[g], reterr);
         HZP_TRY(x->group[g]);
     }
-    return HZP_OK;
+    return shards->stages > 1 ? hzp_collectives_open_pairs(x, reterr) : HZP_OK;
 }
 
 /* Tells the link which memory it will move. */
@@ -108,6 +108,8 @@ int hzp_collectives_create(const struct hzp_collectives_config *config,
     if (!config->model->tensor && !moves_device && !hzp_device_host_memory(dev))
         return hzp_fail(reterr, HZP_EUNSUP, "link %s moves host memory, that of %s is its own",
                         hzp_link_backend(config->link), dev->label);
+    if (config->shards.stages > 1 && !strcmp(hzp_link_backend(config->link), "nccl"))
+        return hzp_fail(reterr, HZP_EUNSUP, "--shard stages: stages learn on CPUs only");
     struct hzp_collectives *x = hzp_xcalloc(1, sizeof(*x));
     size_t units = (size_t)config->model->layout->units;
     x->config = *config;
@@ -154,13 +156,14 @@ void hzp_collectives_destroy(struct hzp_collectives *x)
 
 int32_t hzp_collectives_ranks(const struct hzp_collectives *x)
 {
-    return x->config.shards.groups.ranks;
+    return x->config.shards.stages > 1 ? 1 : x->config.shards.groups.ranks;
 }
 
 int32_t hzp_collectives_position(const struct hzp_collectives *x)
 {
     const struct hzp_shards *shards = &x->config.shards;
-    return hzp_groups_position(&shards->groups, HZP_LEVEL_RANKS, shards->rank);
+    return shards->stages > 1 ? 0
+                              : hzp_groups_position(&shards->groups, HZP_LEVEL_RANKS, shards->rank);
 }
 
 /* --- The list --------------------------------------------------------------------------------- */
@@ -639,7 +642,7 @@ void hzp_collectives_note_loss(struct hzp_collectives *x, double loss)
 
 double hzp_collectives_loss(const struct hzp_collectives *x, int32_t bin)
 {
-    int32_t ranks = x->config.shards.groups.ranks;
+    int32_t ranks = hzp_collectives_ranks(x);
     HZP_ASSERT(bin / ranks < x->rounds);
     return x->losses[bin % ranks * x->rounds + bin / ranks];
 }
@@ -673,6 +676,33 @@ static char *place_in_stage(const struct hzp_collectives *x, const struct hzp_wo
     for (int32_t i = work->gather.unit; i < u; i++)
         before += units->layout->unit[i].room;
     return (char *)x->stage + before * hzp_dtype_size(units->type);
+}
+
+/* Of stages: one of them has the unit, and sends it to all. */
+static void send_of_state(struct hzp_collectives *x, const struct hzp_work *work, int32_t u)
+{
+    const struct hzp_model *model = x->config.model;
+    struct hzp_shards at = x->config.shards;
+    const struct hzp_units *units =
+        hzp_collectives_part(x, work->gather.part, hzp_weights_current(model->weights));
+    struct hzp_unit_view view = hzp_unit_view(units, u);
+    void *staged = place_in_stage(x, work, u);
+    for (at.rank = 0; at.rank < at.stages; at.rank++)
+        if (hzp_stages_cut(&at, model->layout, NULL) == HZP_OK &&
+            hzp_shards_hold(&at, model->layout->units, u))
+            break;
+    if (view.part.count &&
+        hzp_device_copy(model->dev, staged, view.base, hzp_unit_bytes(&view)) < 0)
+        hzp_collectives_fail(x, "the device failed");
+    struct hzp_transfer what = {.op = HZP_BROADCAST,
+                                .type = HZP_WIRE_BYTE,
+                                .group = x->group[HZP_GROUP_RANKS],
+                                .root = at.rank,
+                                .count = view.elements * hzp_dtype_size(view.type),
+                                .recv = staged,
+                                .tag = hzp_collectives_tag(HZP_TAG_STATE, u)};
+    if (at.rank) /* what rank 0 has, it need not be sent */
+        hzp_transfers_add(&x->list, &what, 0);
 }
 
 static void gather_of_state(struct hzp_collectives *x, const struct hzp_work *work, int32_t u)
@@ -710,7 +740,10 @@ void hzp_collectives_gather_state(struct hzp_collectives *x, const struct hzp_wo
     hzp_collectives_append(x);
     reserve_stage(x);
     for (int32_t u = work->gather.unit; u < work->gather.unit + work->units; u++)
-        gather_of_state(x, work, u);
+        if (x->config.shards.stages > 1)
+            send_of_state(x, work, u);
+        else
+            gather_of_state(x, work, u);
 }
 
 const void *hzp_collectives_state(const struct hzp_collectives *x, const struct hzp_work *work,

@@ -28,6 +28,11 @@
  * far, so no step of a group that serves waits for what another one computes.  No update runs
  * ahead, and the tail is only the comparison of the results.
  *
+ * Stages (shards.stages, weights/groups.h): every rank has a part of each micro-batch, so a round
+ * is one micro-batch; what its chains exchange is in stages.h.  In an update the sum of squares
+ * goes from stage to stage, so it is added in the order of one rank; AdamW and the audit are of a
+ * rank's own units, and the tail is only the comparison.
+ *
  * A chain's transfers are in a list (nanobatch/run/transfers.h) with the items that depend on them.
  * They may outlive the chain of a micro-batch, whose items have ended then: the next chain begins
  * while they are in flight.
@@ -51,8 +56,10 @@
 struct hzp_collectives;
 
 struct hzp_collectives_config {
-    struct hzp_link *link;    /* borrowed */
-    struct hzp_shards shards; /* of a group: the groups, each with all of its slice's state */
+    struct hzp_link *link; /* borrowed */
+    /* Of a group: the groups, each with all of its slice's state.  Of stages: as if each of them
+     * had a shard of everything. */
+    struct hzp_shards shards;
     struct hzp_model *model;
     struct hzp_train_space *space; /* made with the same shards; of a group: of one rank */
     int32_t micro_rows;
@@ -63,7 +70,7 @@ int hzp_collectives_create(const struct hzp_collectives_config *config,
                            struct hzp_collectives **ret, struct hzp_err_text *reterr);
 void hzp_collectives_destroy(struct hzp_collectives *x); /* NULL: no effect */
 
-/* How many ranks there are. */
+/* How many ranks have a micro-batch each in a round; 1 with stages. */
 int32_t hzp_collectives_ranks(const struct hzp_collectives *x);
 int32_t hzp_collectives_position(const struct hzp_collectives *x); /* this rank's, in a round */
 

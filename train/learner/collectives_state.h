@@ -25,6 +25,7 @@ enum hzp_collectives_tag {
     HZP_TAG_FILL,
     HZP_TAG_COMPARE,
     HZP_TAG_READY,
+    HZP_TAG_STAGE,
 };
 
 /* What one rank found in its audit of the draft. */
@@ -53,6 +54,7 @@ struct hzp_collectives {
     struct hzp_collectives_config config;
     int group[HZP_GROUP_COUNT]; /* numbers on the link; of groups of one rank: not used */
     int32_t size[HZP_GROUP_COUNT];
+    int pair[2]; /* stages: the groups of this rank with the next one, and with the one before */
     struct hzp_transfers list;
     struct hzp_work work; /* the newest that was sent or heard */
     struct {
@@ -91,6 +93,15 @@ static inline void *hzp_unit_base(const struct hzp_units *units, int32_t u)
     HZP_ASSERT(view.base);
     return view.base;
 }
+
+/* --- stages.c --------------------------------------------------------------------------------- */
+
+/* Opens the groups of two stages. */
+int hzp_collectives_open_pairs(struct hzp_collectives *x, struct hzp_err_text *reterr);
+/* What this rank sends to the next stage, or gets from it; before: to, or from, the one before.
+ * The first and the last stage are neighbours, too. */
+struct hzp_transfer hzp_collectives_pass(const struct hzp_collectives *x, bool before, bool sends,
+                                         void *data, size_t bytes, uint64_t tag);
 
 /* --- collectives.c ---------------------------------------------------------------------------- */
 

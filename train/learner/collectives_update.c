@@ -195,6 +195,39 @@ void hzp_collectives_group_update(struct hzp_collectives *x, const struct hzp_pl
     add_result(x);
 }
 
+/* The sum of squares goes through the stages, in the order of units on one rank: from rank 0, which
+ * has the embedding, to the last stage, and back to rank 0, which has the head and tells all. */
+static void add_stage_norms(struct hzp_collectives *x, struct hzp_plan *chain)
+{
+    struct hzp_train_space *s = x->config.space;
+    int32_t rank = x->config.shards.rank, head = x->config.model->layout->units - 1;
+    double *sum = &s->result->sumsq;
+    uint64_t tag = hzp_collectives_tag(HZP_TAG_SQUARES, 0);
+    struct hzp_transfer from = hzp_collectives_pass(x, true, false, sum, sizeof(*sum), tag);
+    struct hzp_transfer to = hzp_collectives_pass(x, false, true, sum, sizeof(*sum), tag);
+    if (rank > 0)
+        hzp_transfers_depend(&x->list, chain->items,
+                             hzp_transfers_add(&x->list, &from, chain->items));
+    for (int32_t u = 0; u < head; u++)
+        hzp_update_norm(chain, s, u);
+    int32_t sent = hzp_transfers_add(&x->list, &to, chain->items);
+    if (rank == 0) {
+        int32_t back = hzp_transfers_add(&x->list, &from, chain->items);
+        hzp_transfers_newest(&x->list)->behind = true; /* it is the same memory */
+        hzp_transfers_depend(&x->list, chain->items, HZP_MAX(sent, back));
+        hzp_update_norm(chain, s, head);
+    }
+    struct hzp_transfer all = {.op = HZP_BROADCAST,
+                               .type = HZP_WIRE_BYTE,
+                               .group = x->group[HZP_GROUP_RANKS],
+                               .count = sizeof(*sum),
+                               .recv = sum,
+                               .host = true,
+                               .tag = hzp_collectives_tag(HZP_TAG_SQUARES, 1)};
+    x->updated = hzp_transfers_add(&x->list, &all, chain->items);
+    hzp_transfers_newest(&x->list)->behind = true;
+}
+
 void hzp_collectives_update(struct hzp_collectives *x, struct hzp_plan *chain,
                             const struct hzp_version *v, struct hzp_version *draft,
                             const struct hzp_update_hyper *hyper, bool ahead)
@@ -204,13 +237,15 @@ void hzp_collectives_update(struct hzp_collectives *x, struct hzp_plan *chain,
     int32_t units = model->layout->units;
     begin_update(x, draft);
     hzp_update_begin(chain, s);
-    for (int32_t i = 0; i < units; i++) {
+    for (int32_t i = 0; i < units && x->config.shards.stages <= 1; i++) {
         /* In the order in which sums are complete; but squares that are added at once, in the order
          * of one rank. */
         int32_t u = s->square ? units - 1 - i : i;
         hzp_transfers_depend(&x->list, chain->items, x->reduced[u]);
         hzp_update_norm(chain, s, u);
     }
+    if (x->config.shards.stages > 1)
+        add_stage_norms(x, chain);
     int32_t gathered = gather_squares(x, chain->items);
     x->updated = HZP_MAX(gathered, x->updated);
     hzp_transfers_depend(&x->list, chain->items, x->updated);

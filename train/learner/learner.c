@@ -4,6 +4,7 @@
 #include "base/arena.h"
 #include "base/thread.h"
 #include "base/timeline.h"
+#include "nanobatch/model/train_space_state.h"
 #include "nanobatch/run/warm.h"
 
 #include <math.h>
@@ -43,7 +44,26 @@ static int open_collectives(struct hzp_learner *l, struct hzp_err_text *reterr)
         config.shards.groups = (struct hzp_groups){hzp_link_ranks(l->config.link), 1, 1, 1};
         config.shards.rank = hzp_link_rank(l->config.link);
     }
-    return l->config.link ? hzp_collectives_create(&config, &l->collectives, reterr) : HZP_OK;
+    if (config.shards.stages > 1) {
+        int32_t n = config.shards.stages;
+        config.shards.groups = (struct hzp_groups){n, n, n, n};
+    }
+    if (!l->config.link)
+        return HZP_OK;
+    HZP_TRY(hzp_collectives_create(&config, &l->collectives, reterr));
+    if (config.shards.stages > 1)
+        l->stages = hzp_stages_create(l->collectives, l->space);
+    return HZP_OK;
+}
+
+static int open_micros(struct hzp_learner *l)
+{
+    l->micros = hzp_xcalloc((size_t)l->space->slots, sizeof(struct hzp_micro *));
+    for (int32_t i = 0; i < l->space->slots; i++)
+        HZP_TRY(hzp_micro_create(l->config.model->dev, hzp_recipe_rows(&l->config.recipe),
+                                 &l->micros[i]));
+    l->micro = l->micros[0];
+    return HZP_OK;
 }
 
 int hzp_learner_create(const struct hzp_learner_config *config, struct hzp_learner **ret,
@@ -63,7 +83,7 @@ int hzp_learner_create(const struct hzp_learner_config *config, struct hzp_learn
     l->track = hzp_track_open("training", HZP_TRACK_FEW, false);
     int r;
     HZP_TRY_GOTO(hzp_train_space_create(model, &space, &l->space));
-    HZP_TRY_GOTO(hzp_micro_create(model->dev, hzp_recipe_rows(&config->recipe), &l->micro));
+    HZP_TRY_GOTO(open_micros(l));
     HZP_TRY_GOTO(open_collectives(l, reterr));
     *ret = l;
     return HZP_OK;
@@ -76,8 +96,12 @@ void hzp_learner_destroy(struct hzp_learner *l)
 {
     if (!l)
         return;
+    hzp_stages_destroy(l->stages);
     hzp_collectives_destroy(l->collectives);
-    hzp_micro_destroy(l->micro);
+    for (int32_t i = 0; l->micros && i < l->space->slots; i++)
+        hzp_micro_destroy(l->micros[i]);
+    free(l->micros);
+    free(l->rows);
     hzp_train_space_destroy(l->space);
     hzp_plan_fini(&l->chain);
     hzp_track_close(l->track);
@@ -254,6 +278,37 @@ static int build_micro(struct hzp_learner *l, struct hzp_err_text *reterr)
     return HZP_OK;
 }
 
+/* Builds the chain of this stage's next task. */
+static int build_task(struct hzp_learner *l, struct hzp_err_text *reterr)
+{
+    const struct hzp_stage_task *task = hzp_stages_task(l->stages);
+    l->bin = task->micro;
+    l->micro = l->micros[task->micro % l->space->slots];
+    if (task->work == HZP_STAGE_FORWARD)
+        HZP_TRY(read_work(l, &l->deal, l->bin, &l->work, reterr));
+    l->work = (struct hzp_work){.kind = HZP_WORK_MICRO};
+    l->chain_ns = hzp_now_ns();
+    hzp_plan_clear(&l->chain);
+    l->at = l->to = 0;
+    hzp_stages_build(l->stages, &l->chain, hzp_learner_version(l), l->micro);
+    return HZP_OK;
+}
+
+/* Begins the first micro-batch of the deal. */
+static int begin_micros(struct hzp_learner *l, struct hzp_err_text *reterr)
+{
+    l->bin = 0;
+    if (!l->stages)
+        return build_micro(l, reterr);
+    l->rows = hzp_xgrow(l->rows, &l->rows_room, l->deal.count, sizeof(*l->rows));
+    for (int32_t i = 0; i < l->deal.count; i++) {
+        HZP_TRY(read_work(l, &l->deal, i, &l->work, reterr));
+        l->rows[i] = l->micro->rows;
+    }
+    hzp_stages_begin(l->stages, l->rows, l->deal.count);
+    return build_task(l, reterr);
+}
+
 int hzp_learner_check(struct hzp_learner *l, const struct hzp_works *works,
                       struct hzp_err_text *reterr)
 {
@@ -269,24 +324,52 @@ int hzp_learner_deal(struct hzp_learner *l, const struct hzp_works *works,
     hzp_assert_engine_thread();
     HZP_TRY(hzp_learner_check(l, works, reterr)); /* so that no later one fails */
     hzp_works_receive(&l->deal, works->data, works->bytes, works->count);
-    l->bin = 0;
     l->loss_sum = 0;
     l->ratios = (struct hzp_ratio_stats){0};
     l->operations = (struct hzp_operations){0};
     hzp_learner_hold(l);
-    return build_micro(l, reterr);
+    return begin_micros(l, reterr);
+}
+
+/* The losses of the micro-batch, which are known. */
+static double sum_losses(struct hzp_learner *l)
+{
+    double loss = 0;
+    for (int32_t i = 0; i < l->micro->learned; i++)
+        loss += (double)l->micro->loss.value[i];
+    hzp_loss_ratios(&l->micro->loss, l->micro->learned, &l->ratios);
+    return loss;
+}
+
+bool hzp_learner_ends_micro(const struct hzp_learner *l)
+{
+    return !l->stages || hzp_stages_task(l->stages)->work == HZP_STAGE_BACKWARD;
+}
+
+/* The stage's task has ended; true: the next one has begun. */
+static bool end_task(struct hzp_learner *l)
+{
+    const struct hzp_stage_task *task = hzp_stages_task(l->stages);
+    static const char *const name[] = {"forward", "head", "backward"};
+    hzp_track_add(l->track, name[task->work], l->chain_ns, hzp_now_ns(), (uint64_t)task->micro);
+    hzp_operations_add(&l->operations, &l->chain);
+    hzp_stages_end(l->stages, task->work == HZP_STAGE_HEAD ? sum_losses(l) : 0);
+    if (!hzp_stages_task(l->stages))
+        return false;
+    int r = build_task(l, NULL);
+    HZP_ASSERT(r >= 0); /* all of the deal was read before */
+    return true;
 }
 
 /* The micro-batch's chain has ended; true: the next one has begun. */
 static bool end_micro(struct hzp_learner *l)
 {
     struct hzp_collectives *x = l->collectives;
-    double loss = 0;
+    if (l->stages)
+        return end_task(l);
+    double loss = sum_losses(l);
     hzp_track_add(l->track, "micro-batch", l->chain_ns, hzp_now_ns(),
                   (uint64_t)(l->bin + (x ? hzp_collectives_position(x) : 0)));
-    for (int32_t i = 0; i < l->micro->learned; i++)
-        loss += (double)l->micro->loss.value[i];
-    hzp_loss_ratios(&l->micro->loss, l->micro->learned, &l->ratios);
     hzp_operations_add(&l->operations, &l->chain);
     if (x)
         hzp_collectives_note_loss(x, loss);
@@ -358,10 +441,9 @@ static void begin_tail(struct hzp_learner *l, uint64_t last_step)
     l->deal = l->ahead;
     l->ahead = none;
     hzp_works_clear(&l->ahead);
-    l->bin = 0;
     hzp_learner_let_go(l, last_step);
     l->reads_draft = true;
-    int r = build_micro(l, NULL);
+    int r = begin_micros(l, NULL);
     HZP_ASSERT(r >= 0);
 }
 

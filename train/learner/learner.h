@@ -15,6 +15,9 @@
  * The tail: with several ranks an update's draft is gathered and audited after its chain, beside
  * the first micro-batch of the next update (collectives.h), which reads the draft.
  *
+ * A rank that is a stage has a chain for each of its tasks (stages.h), of several micro-batches in
+ * turn.
+ *
  * Versions.  An update that is kept but not published stays in the draft, which the next one reads
  * and writes in place; otherwise chains read the current version, which is held from the deal on
  * until who deals lets go of it.
@@ -29,6 +32,7 @@
 #include "nanobatch/model/ride.h"
 #include "nanobatch/model/work.h"
 #include "train/learner/collectives.h"
+#include "train/learner/stages.h"
 #include "train/state/recipe.h"
 
 struct hzp_learner_config {
@@ -52,7 +56,9 @@ struct hzp_learner {
     /* fixed after create */
     struct hzp_learner_config config;
     struct hzp_train_space *space;
-    struct hzp_micro *micro;
+    struct hzp_micro *micro;             /* the one in progress */
+    struct hzp_micro **micros;           /* [space->slots]: a stage has several in progress */
+    struct hzp_stages *stages;           /* NULL: no stage */
     struct hzp_collectives *collectives; /* NULL: there are no ranks beside */
     struct hzp_track *track;             /* micro-batches and updates */
 
@@ -78,7 +84,8 @@ struct hzp_learner {
     struct hzp_works deal;    /* the micro-batches of the update, and those of the next one */
     struct hzp_works ahead;   /* count 0: not known */
     struct hzp_works bytes;   /* the work that the chain was made from, for other ranks */
-    int32_t bin;              /* the first micro-batch of the current round */
+    int32_t bin; /* the first micro-batch of the current round; a stage's current one */
+    int32_t *rows, rows_room; /* of the deal's micro-batches, for the stages */
     bool chunks;              /* the next micro-batch is cut into chunks */
     const struct hzp_op_times *op_times;
     struct hzp_rider rider;
@@ -149,6 +156,8 @@ int hzp_learner_turn(struct hzp_learner *l);
 
 /* Whether the chain has ended; an update's when its results are known. */
 bool hzp_learner_ended(const struct hzp_learner *l);
+/* Whether the chain is the last one of its micro-batch here. */
+bool hzp_learner_ends_micro(const struct hzp_learner *l);
 /* Goes on when the chain has ended with step last_step: with the next micro-batch of the deal, or
  * with the tail of an update and, beside it, the micro-batches that were dealt with it.  False: the
  * work has ended, and the caller says what is next. */
