@@ -471,13 +471,11 @@ static void decide(struct hzp_site_rounds *r, uint64_t now)
 {
     bool over = now - r->begun_ns > r->is.limit_ns, missing = false;
     int whole = 0;
-    int64_t weight = 0;
     r->entries = 0;
     for (int s = 0; s < r->is.limits.sites; s++) {
         const struct peer *p = &r->peer[s];
         missing = missing || (alive(r, s, now) && !p->declined && !p->whole);
         whole += p->whole;
-        weight += p->weight;
         if (p->whole && p->weight)
             r->entry[r->entries++] = (struct hzp_site_entry){s, p->weight, p->sum};
     }
