@@ -79,7 +79,7 @@ static const char *const reasons[][2] = {
     {"version_slot", "a slot for the next version: requests hold the others (--slots)"},
     {"staleness", "the next version to serve (--max-staleness)"},
     {"share", "training's share of the device while requests run (--train-share)"},
-    {"itl", "the goal for inter-token latency (--slo, --itl-stretch)"},
+    {"itl", "the goal for inter-token latency (--slo, --train-share stretch)"},
     {"ttft", "the goal for time to first token (--slo)"},
     {"missed", "goals that were missed lately (--slo)"},
     {"turn", "requests, which have their turn"},

@@ -65,6 +65,8 @@ def option(its, sets, tables):
              f".low = {low}, .high = {high}", f".choices = {text(its.get('choices'))}",
              f".env = {text(its.get('env'))}", f".meta = {text(its.get('meta', META.get(kind)))}",
              f".help = {text(its.get('help'))}"]
+    if len(text(its.get("help")) + (default or "")) > 740:
+        sys.exit(f"options.json: {its['name']}: the help is too long to be printed (options_help.c)")
     if parts:
         name = f"parts_{len(tables)}"
         tables.append(array(f"static const struct hzp_option {name}", [option(part, sets, tables) for part in parts]))

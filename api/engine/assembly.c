@@ -119,9 +119,9 @@ static int choose_beside(struct hzp_assembly *a, struct hzp_err_text *reterr)
                 !a->plans.entries;
     a->train_cores = cores;
     if (cores && cores >= a->dev->threads)
-        return hzp_fail_param(reterr, HZP_EINVAL, "--train-cores",
-                              "--train-cores %d leaves none of the %d cores for serving", cores,
-                              a->dev->threads);
+        return hzp_fail_param(reterr, HZP_EINVAL, "--train-share cores",
+                              "--train-share cores %d leaves none of the %d cores for serving",
+                              cores, a->dev->threads);
     return HZP_OK;
 }
 
@@ -148,8 +148,8 @@ static int agree_plans(struct hzp_assembly *a, struct hzp_err_text *reterr)
     return HZP_OK;
 }
 
-/* Reads the plan table, and decides from it and from --ride whether training may ride in serving's
- * products. */
+/* Reads the plan table, and decides from it and from --train-share whether training may ride in
+ * serving's products. */
 static int read_plans(struct hzp_assembly *a, struct hzp_err_text *reterr)
 {
     int ranks = HZP_MAX(a->layout.slice.ranks, 1);

@@ -127,7 +127,8 @@ struct hzp_assembly {
     /* open_rig */
     struct hzp_rig *rig;
     /* open_loop */
-    struct hzp_plan_shape beside; /* for steps that serve and train, with --train-cores or --ride */
+    struct hzp_plan_shape
+        beside; /* for steps that serve and train, with --train-share cores or --train-share ride */
     struct hzp_loop *loop;
 };
 

@@ -313,7 +313,7 @@ static uint64_t watch_learning(struct hzp_state *s)
     if (starves && !s->starves) {
         hzp_log(HZP_LOG_WARN, "train",
                 "training starves: %d examples wait, the oldest for %.0f s, nothing was learned "
-                "for %.0f s; held back by: %s (--train-min guarantees training a share)",
+                "for %.0f s; held back by: %s (--train-share min guarantees training a share)",
                 queue.samples, outlook.oldest_seconds, limit, outlook.held_by);
         hzp_lock_take(&s->lock);
         s->stats.starved++;

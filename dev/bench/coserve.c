@@ -456,9 +456,11 @@ static void tell_limits(struct hzp_bench *b)
     hzp_bench_plain(b, "steps in which serving waited for training", 100 * (double)r->held / served,
                     "%");
     if (r->derived_itl_ns)
-        hzp_bench_plain(b, "ITL goal from --itl-stretch", 1e-6 * (double)r->derived_itl_ns, "ms");
+        hzp_bench_plain(b, "ITL goal from --train-share stretch", 1e-6 * (double)r->derived_itl_ns,
+                        "ms");
     if (r->derived_ttft_ns)
-        hzp_bench_plain(b, "TTFT goal from --itl-stretch", 1e-6 * (double)r->derived_ttft_ns, "ms");
+        hzp_bench_plain(b, "TTFT goal from --train-share stretch",
+                        1e-6 * (double)r->derived_ttft_ns, "ms");
     hzp_bench_plain(b, "newest step: serving alone, predicted", 1e-6 * r->alone_ns, "ms");
     hzp_bench_plain(b, "newest step: slowdown by training, predicted", r->slowdown, "x");
     hzp_bench_plain(b, "newest step: ITL, predicted", 1e-6 * r->itl_ns, "ms");

@@ -188,7 +188,7 @@ def serve(folder, size, name, what, *options, need="serve", read="bench", **more
 
 
 def coserve(folder, size, lanes):
-    cores = [] if lanes == "turns" else ["--train-cores", size.train_cores]
+    cores = [] if lanes == "turns" else ["--train-share", f"cores={size.train_cores}"]
     return step(f"co-serving, {lanes}", "gain at half load with goals; time slicing beside it. " +
                 ("Training takes turns with requests" if lanes == "turns" else
                  f"Training has lanes of its own, limited by {lanes}"),

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* nanobatch/split/policy.h - the operator's goals and limits for the split between serving and
- * training (--slo, --itl-stretch, --train-*, /v1/policy).
+ * training (--slo, --train-share, /v1/policy).
  *
  * Thread: any; a value.
  */

@@ -353,15 +353,15 @@ def test_errors():
     for option in (["--data"], ["--data", TEXT, "--eval"]):
         err = run("train", MODEL, *option, "/nonexistent.txt", "--out", "/nonexistent", status=2).stderr
         assert f"{option[-1]} /nonexistent.txt" in err, err
-    fails("serve", MODEL, "--no-train", "--train-cores", "1", status=2, says=["--train-cores"])
-    fails("serve", MODEL, "--no-train", "--ride", "64", status=2, says=["--ride"])
-    fails("serve", MODEL, "--quantization", "fp8", "--ride", "64", status=2,
-          says=["--ride", "--quantization"])
+    fails("serve", MODEL, "--no-train", "--train-share", "cores=1", status=2, says=["--train-share cores"])
+    fails("serve", MODEL, "--no-train", "--train-share", "ride=64", status=2, says=["--train-share ride"])
+    fails("serve", MODEL, "--quantization", "fp8", "--train-share", "ride=64", status=2,
+          says=["--train-share ride", "--quantization"])
     fails("serve", MODEL, "--slo", "itl=soon", status=2, says=["--slo", "soon"])
     fails("serve", MODEL, "--host", "no such host", "--no-auth", status=2, says=["--host"])
     fails("eval", MODEL, "--data", TEXT, "--device", "abacus", status=2, says=["abacus"])
-    fails("serve", MODEL, "--ride", "-1", says=["--ride", "-1"], status=2)
-    fails("serve", MODEL, "--ride", "999999999", says=["--ride", "65536"], status=2)
+    fails("serve", MODEL, "--train-share", "ride=-1", says=["--train-share ride", "-1"], status=2)
+    fails("serve", MODEL, "--train-share", "ride=999999999", says=["--train-share ride", "65536"], status=2)
     fails("serve", MODEL, "--quantization", "fp9", says=["--quantization", "none|fp8"], status=2)
     with tempfile.TemporaryDirectory() as broken:
         for name in ("config.json", "tokenizer.json", "model.safetensors"):

@@ -48,9 +48,9 @@ static void test_skip(void **state)
     allows(&s, 4);
     s.ranks.tensor = 1;
     s.split.ride = 64;
-    refuses(&s, 1, "--skip", "--skip cannot be used with --ride: ");
+    refuses(&s, 1, "--skip", "--skip cannot be used with --train-share ride: ");
     s.no_train = 1;
-    refuses(&s, 1, "--ride", "--ride cannot be used with --no-train: ");
+    refuses(&s, 1, "--train-share", "--train-share ride cannot be used with --no-train: ");
 }
 
 static void test_tensor(void **state)

@@ -121,5 +121,5 @@ if __name__ == "__main__":
         sys.exit(77)
     check([])
     if os.cpu_count() > 1:
-        check(["--train-cores", "0"])
-        check(["--train-cores", "1", "--run-ahead", "1"])
+        check(["--train-share", "cores=0"])
+        check(["--train-share", "cores=1", "--run-ahead", "1"])

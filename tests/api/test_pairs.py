@@ -76,7 +76,7 @@ def test_restarted():
     with before."""
     with tempfile.TemporaryDirectory(prefix="hzpserve-test-") as folder:
         state, log = pathlib.Path(folder, "state"), pathlib.Path(folder, "log")
-        with Server("--train-max", "0", "--train-min", "0", "--passes", "1", *ALONE, state=str(state)) as server:
+        with Server("--train-share", "max=0,min=0", "--passes", "1", *ALONE, state=str(state)) as server:
             assert post(server, {"prompt": ANN, "chosen": " green.", "rejected": " red."}, EXAMPLES)[0] == 202
             server.process.kill()
             server.process.wait()

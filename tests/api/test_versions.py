@@ -22,8 +22,7 @@ from test_api import EXAMPLES, HANG, Server, until
 
 def test_versions_in_a_stream():
     """An answer that spans version swaps names the version of each token."""
-    with Server("--passes", "100000", "--publish", "every=1", "--train-share", "1",
-                "--itl-stretch", "0") as server:
+    with Server("--passes", "100000", "--publish", "every=1", "--train-share", "1,stretch=0") as server:
         assert server.post(EXAMPLES, {"text": "A dog saw a cat. " * 10})[0] in (200, 202)
         until(lambda: server.metric("hzpserve_weights_version") > 3)
         seen = set()
@@ -48,8 +47,8 @@ def test_versions_in_a_stream():
 def test_one_version_for_a_prompt():
     """The same prompt, seed and versions give the same answer, also where the prompt was computed in
     many steps and versions were swapped meanwhile: swaps restart it, or wait for it."""
-    with Server("--passes", "100000", "--publish", "every=1", "--train-share", "1", "--itl-stretch",
-                "0", "--prefill-rows", "4", "--update-tokens", "1", "--lr", "1e-2",
+    with Server("--passes", "100000", "--publish", "every=1", "--train-share", "1,stretch=0",
+                "--prefill-rows", "4", "--update-tokens", "1", "--lr", "1e-2",
                 "--no-prefix-cache") as server:  # with it, few prompts are in progress at a swap
         prompt = "A dog saw a cat and the cat ran home. " * 30
         ids = server.complete(prompt=prompt, max_tokens=0, return_token_ids=True)
@@ -91,8 +90,8 @@ def test_one_version_for_a_prompt():
 
 def test_bound_lowered():
     """A lowered staleness bound holds from the step that the answer of PATCH names."""
-    with Server("--passes", "100000", "--publish", "every=50", "--max-staleness", "40", "--itl-stretch",
-                "0") as server:
+    with Server("--passes", "100000", "--publish", "every=50", "--max-staleness", "40", "--train-share",
+                "stretch=0") as server:
         assert server.post(EXAMPLES, {"text": "A dog saw a cat. " * 10})[0] in (200, 202)
         for bound in (3, 0, 2):
             assert server.patch("/v1/policy", {"max_staleness": 40})[0] == 200
@@ -188,8 +187,7 @@ def test_session_after_restart():
 
 def test_modes_at_a_swap():
     """What a swap does to a request: each mode, on a server that swaps all the time."""
-    with Server("--passes", "100000", "--publish", "every=1", "--train-share", "100", "--itl-stretch", "0",
-                "--train-cores", "0", "--slots", "3", "--consistency", "abort", "--pin-seconds", "1000") as server:
+    with Server("--passes", "100000", "--publish", "every=1", "--train-share", "100,stretch=0,cores=0", "--slots", "3", "--consistency", "abort", "--pin-seconds", "1000") as server:
         assert server.post(EXAMPLES, {"text": "A dog saw a cat. " * 10})[0] in (200, 202)
         until(lambda: server.metric("hzpserve_weights_version") > 3)
         seen = {"aborted": 0, "recomputed": 0, "pinned": 0, "continued": 0}

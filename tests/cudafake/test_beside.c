@@ -142,7 +142,7 @@ static void check_products(int from, int *ret)
     }
 }
 
-/* Runs the steps, with the shape of --train-cores or with those of a table. */
+/* Runs the steps, with the shape of --train-share cores or with those of a table. */
 static void run(unsigned seed, bool table, const char *cache)
 {
     struct world w;

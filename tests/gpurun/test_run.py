@@ -105,7 +105,7 @@ def time_suffices(folder):
 HAVE = {80: 81559, 96: 95830, 141: 143771}  # MiB that nvidia-smi tells of an H100, an H100 NVL and an H200
 CONTEXT_MIB = 700                           # of them a context and its code take
 MEMORY_OPTIONS = {"--kv-memory", "--context", "--max-running", "--step-rows", "--prefill-rows", "--quantization",
-                  "--kv-cache-dtype", "--moments", "--micro-rows", "--train-quantum", "--train-cores"}
+                  "--kv-cache-dtype", "--moments", "--micro-rows", "--train-quantum", "--train-share"}
 
 
 def planned(command, fake):

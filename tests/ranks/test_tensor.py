@@ -234,7 +234,7 @@ def gated(link, expected):
 
 def learns_under_load(link):
     """Clients stream while versions are swapped; each answer says which version drew which token."""
-    server = Server(*GROUP, "--link", link, "--passes", "40", "--train-share", "1", "--itl-stretch", "0", learns=True)
+    server = Server(*GROUP, "--link", link, "--passes", "40", "--train-share", "1,stretch=0", learns=True)
     wrong, swapped, stop = [], [], threading.Event()
 
     def client(i):
@@ -370,8 +370,8 @@ def hurries_in_a_chain(link):
 def refused():
     learning = ["--ranks", "2", "--tensor", "2"]
     cases = [(learning + ["--canary", "0.5"], "--canary cannot be used with --tensor"),
-             (learning + ["--ride", "8"], "--ride cannot be used with --tensor"),
-             (learning + ["--train-cores", "1"], "--train-cores cannot be used with --tensor"),
+             (learning + ["--train-share", "ride=8"], "--train-share ride cannot be used with --tensor"),
+             (learning + ["--train-share", "cores=1"], "--train-share cores cannot be used with --tensor"),
              (learning + ["--slots", "3"], "--slots above 2 cannot be used with --tensor"),
              (["--ranks", "2", "--tensor", "3", "--no-train"], "--tensor 3: there are 2 ranks"),
              (["--tensor", "2", "--no-train"], "--tensor 2: there are 1 ranks"),
