@@ -30,6 +30,7 @@ enum {
     MAX_EFFECT = 1 << 21,
     SKIP = 1 << 23,
     DRAFT_FP8 = 1 << 24,
+    MESH = 1 << 25,
     GROUPS = 1 << 22, /* --ranks makes several tensor groups */
 };
 
@@ -77,6 +78,10 @@ static const struct {
      {"--max-effect", "--publish update", "it judges whole lessons"}},
     {LEARNS | MAX_EFFECT | SELDOM,
      {"--max-effect", "--publish every above 1", "it judges whole lessons"}},
+    {MESH | SERVES_ONLY, {"--mesh", "--no-train", "sites average what they learn"}},
+    {MESH | SEVERAL, {"--mesh", "--ranks", "a site reads and writes whole weights on one rank"}},
+    {MESH | MAX_EFFECT,
+     {"--mesh", "--max-effect", "an average is no lesson whose effect is bounded"}},
     {SERVES_ONLY | CORES, {"--train-share cores", "--no-train", "it would have no effect"}},
     {SERVES_ONLY | RIDE, {"--train-share ride", "--no-train", "it would have no effect"}},
     {LEARNS | SKIP | RIDE,
@@ -121,6 +126,7 @@ static unsigned facts_of(const struct hzp_engine_settings *s, int ranks)
         {s->training.publish == HZP_PUBLISH_LESSON, BY_LESSON},
         {s->training.publish == HZP_PUBLISH_UPDATE, BY_UPDATE},
         {hzp_settings_bounds_effect(s), MAX_EFFECT},
+        {s->mesh.url.count > 0, MESH},
         {s->ranks.tensor > 1 && ranks > s->ranks.tensor, GROUPS},
     };
     unsigned facts = 0;

@@ -72,9 +72,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 /* Two bytes of length, the flags, and the header: magic, version, kind, coding, sender, then words
  * of eight bytes. */
 #define HEADER(kind, coding, from, round, number, first, part, count)                              \
-    "\x40\0\xff\0\0\0\0\1" kind coding from                                                        \
-    "\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0" round "\0\0\0\0\0\0\0" number               \
-    "\0\0\0\0\0\0\0" first "\0\0\0\0\0\0\0" part "\0\0\0" count "\0\0\0"
+    "\x48\0\xff\0\0\0\0\1" kind coding from                                                        \
+    "\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0" round                       \
+    "\0\0\0\0\0\0\0" number "\0\0\0\0\0\0\0" first "\0\0\0\0\0\0\0" part "\0\0\0" count "\0\0\0"
 #define HELLO(from) HEADER("\1", "\0", from, "\0", "\3", "\0", "\2", "\0")
 
 static const struct fuzz_seed seeds[] = {

@@ -166,6 +166,7 @@ struct site {
     float w[ELEMENTS], optimum;
     int64_t updates, samples, each; /* samples of an update; 0: it learns nothing */
     int64_t agreed_rounds;
+    int lazy; /* ticks between which it gives its part; 0: at each */
 };
 
 struct world {
@@ -176,7 +177,7 @@ struct world {
     uint64_t busy_until[HZP_SITES_MAX][HZP_SITES_MAX];
     struct line line[LINES];
     int lines;
-    uint64_t sent;
+    uint64_t sent, began;
     uint32_t seed;
     struct hzp_rounds_config config;
     struct hzp_site_parts parts;
@@ -219,6 +220,7 @@ static void start(struct world *w, int s)
     config.self = s;
     config.ctx = site;
     config.send = send_line;
+    config.began = ++w->began;
     site->world = w;
     site->number = s;
     site->updates = site->samples = 0;
@@ -346,7 +348,7 @@ static void give(struct world *w, struct site *s)
     int64_t count;
     float *to = hzp_rounds_wants(s->rounds, &block, &count);
     struct hzp_rounds_stats stats;
-    if (!to)
+    if (!to || (s->lazy && w->ticks % s->lazy))
         return;
     hzp_rounds_read_stats(s->rounds, w->now, &stats);
     for (int64_t i = 0; i < count; i++)
@@ -534,6 +536,7 @@ static void test_idle_site(void **state)
 {
     struct world *w = make_world(2, 0.25, HZP_SITE_INT8);
     w->site[1].each = 0;
+    w->site[0].lazy = 7; /* so that it has all of the other's message before it has sent its own */
     w->site[0].optimum = 5;
     run(w, 30);
     w->site[0].each = 0; /* and then nobody */
@@ -627,6 +630,28 @@ static void test_killed(void **state)
     }
 }
 
+/* A site is back before the others have missed it: the round that it was in ends at once. */
+static void test_restarted(void **state)
+{
+    struct world *w = make_world(2, 0.5, HZP_SITE_INT8);
+    w->config.join = 0;
+    for (int which = 0; which < 2; which++) {
+        int64_t round = stats_of(w, which).round;
+        w->bytes_per_ns = 2e-6;
+        for (int i = 0; i < 4000 && stats_of(w, 1 - which).round == round; i++)
+            advance(w);
+        run(w, 1);
+        kill_site(w, which);
+        start(w, which);
+        w->bytes_per_ns = 0;
+        int64_t applied = stats_of(w, 1 - which).applied;
+        run(w, 50); /* less than the limit */
+        assert_true(stats_of(w, 1 - which).applied > applied);
+        assert_true(same_agreed(w, 0, 1));
+    }
+    free_world(w);
+}
+
 /* A round takes longer than `every` updates: the next ones are skipped. */
 static void test_slow(void **state)
 {
@@ -694,8 +719,8 @@ int main(void)
         cmocka_unit_test(test_model),          cmocka_unit_test(test_converges),
         cmocka_unit_test(test_idle_site),      cmocka_unit_test(test_quorum),
         cmocka_unit_test(test_partition),      cmocka_unit_test(test_killed),
-        cmocka_unit_test(test_slow),           cmocka_unit_test(test_damage),
-        cmocka_unit_test(test_foreign),
+        cmocka_unit_test(test_slow),           cmocka_unit_test(test_restarted),
+        cmocka_unit_test(test_damage),         cmocka_unit_test(test_foreign),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

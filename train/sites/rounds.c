@@ -16,6 +16,7 @@ enum stage { NONE, SAMPLE, EXCHANGE, READY };
 static const char *const stage_name[] = {"none", "sample", "exchange", "ready"};
 
 struct peer {
+    uint64_t began;                         /* its process; 0: not known */
     uint64_t heard_ns, changed_ns, busy_ns; /* 0: never; updates changed; busy since, 0: is not */
     int64_t round, updates, before;         /* before: updates when the newest round began */
     int32_t news, left;
@@ -157,11 +158,12 @@ static int leader(const struct hzp_site_rounds *r, uint64_t now)
     return first >= 0 ? first : late_one;
 }
 
-static int count_alive(const struct hzp_site_rounds *r, uint64_t now)
+/* In the round: without those that have declined it. */
+static int count_alive(const struct hzp_site_rounds *r, uint64_t now, bool in_round)
 {
     int count = 0;
     for (int s = 0; s < r->is.limits.sites; s++)
-        count += alive(r, s, now) && !r->peer[s].declined;
+        count += alive(r, s, now) && !(in_round && r->peer[s].declined);
     return count;
 }
 
@@ -195,6 +197,7 @@ static void tell(struct hzp_site_rounds *r, int s, struct hzp_site_header h)
     char data[CONTROL_MAX];
     h.from = (uint8_t)r->is.self;
     h.mesh = r->is.limits.mesh;
+    h.began = r->is.began;
     if (h.kind == HZP_SITE_COMMIT)
         memcpy(data + sizeof(h), r->entry, (size_t)h.count * sizeof(r->entry[0]));
     size_t bytes = hzp_site_seal(data, &h, NULL);
@@ -258,6 +261,7 @@ static size_t make_piece(struct hzp_site_rounds *r, int64_t first, int64_t *ret_
     struct hzp_site_header h = of_round(r, HZP_SITE_PIECE);
     h.from = (uint8_t)r->is.self;
     h.mesh = r->is.limits.mesh;
+    h.began = r->is.began;
     h.number = self->weight;
     h.first = first;
     h.count = (int32_t)HZP_MIN(blocks - first, (int64_t)HZP_SITE_PIECE_MAX);
@@ -274,7 +278,7 @@ static bool pump(struct hzp_site_rounds *r, int s)
         if (!put(r, s, p->out[p->first].data, p->out[p->first].bytes))
             return true;
     int64_t all = r->peer[r->is.self].weight ? part_blocks(r, r->part) : 0;
-    while (r->stage == EXCHANGE && p->sent >= 0) {
+    while (p->sent >= 0) { /* also when the round is decided: others wait for it */
         int64_t count;
         size_t bytes = make_piece(r, p->sent, &count, NULL);
         if (!put(r, s, r->scratch, bytes))
@@ -462,6 +466,8 @@ static void give_up(struct hzp_site_rounds *r, uint64_t now)
     struct hzp_site_header h = of_round(r, HZP_SITE_COMMIT);
     r->stats.given_up++;
     r->not_before = now + again_ns;
+    for (int s = 0; s < r->is.limits.sites; s++)
+        r->peer[s].sent = -1;
     tell(r, -1, h);
     end_round(r);
 }
@@ -479,7 +485,7 @@ static void decide(struct hzp_site_rounds *r, uint64_t now)
         if (p->whole && p->weight)
             r->entry[r->entries++] = (struct hzp_site_entry){s, p->weight, p->sum};
     }
-    bool hopeless = count_alive(r, now) < r->is.quorum;
+    bool hopeless = count_alive(r, now, true) < r->is.quorum;
     if (missing && !over && !hopeless)
         return;
     if (whole < r->is.quorum || !r->entries || r->stage != EXCHANGE || !average(r)) {
@@ -552,7 +558,7 @@ static void lead(struct hzp_site_rounds *r, uint64_t now)
     enum hzp_site_coding coding = r->is.coding;
     int64_t newest = newest_round(r);
     bool busy = r->stage != NONE;
-    if (!due(r, now) || count_alive(r, now) < r->is.quorum)
+    if (!due(r, now) || count_alive(r, now, false) < r->is.quorum)
         return;
     for (int s = 0; s < r->is.limits.sites; s++) {
         const struct peer *p = &r->peer[s];
@@ -590,8 +596,6 @@ static void take_hello(struct hzp_site_rounds *r, const struct hzp_site_header *
 {
     struct peer *p = &r->peer[h->from];
     bool busy = h->count || h->round < newest_round(r);
-    if (h->number < p->updates) /* it began again */
-        p->before = 0;
     p->changed_ns = h->number != p->updates ? now : p->changed_ns;
     p->busy_ns = !busy ? 0 : p->busy_ns ? p->busy_ns : now;
     p->round = h->round;
@@ -599,6 +603,21 @@ static void take_hello(struct hzp_site_rounds *r, const struct hzp_site_header *
     p->left = (int32_t)h->first;
     p->news = h->part;
     p->id = h->id;
+}
+
+/* The site has begun again: it knows nothing of the round. */
+static void note_restart(struct hzp_site_rounds *r, int s, uint64_t began)
+{
+    struct peer *p = &r->peer[s];
+    bool open = r->stage == SAMPLE || r->stage == EXCHANGE;
+    p->began = began;
+    p->before = 0;
+    p->sent = -1;
+    p->declined = p->declined || !p->whole;
+    if (open && r->leader == s) {
+        r->stats.missed++;
+        end_round(r);
+    }
 }
 
 int hzp_rounds_receive(struct hzp_site_rounds *r, const void *data, size_t bytes, uint64_t now,
@@ -615,6 +634,8 @@ int hzp_rounds_receive(struct hzp_site_rounds *r, const void *data, size_t bytes
         return e;
     struct peer *p = &r->peer[h.from];
     p->heard_ns = now;
+    if (p->began != h.began)
+        note_restart(r, h.from, h.began);
     if (h.kind == HZP_SITE_HELLO)
         take_hello(r, &h, now);
     else if (h.kind == HZP_SITE_DECLINE)

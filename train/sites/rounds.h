@@ -34,6 +34,7 @@ struct hzp_site_rounds;
 struct hzp_rounds_config {
     struct hzp_site_limits limits;
     int self;
+    uint64_t began;              /* not 0; differs from that of the process before */
     enum hzp_site_coding coding; /* F32: rounds are exact, and four times as long */
     bool ema;
     int64_t every, delay; /* updates: between rounds; of this site between sending and applying */
