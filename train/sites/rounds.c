@@ -182,6 +182,16 @@ static uint64_t id_of(const struct hzp_site_rounds *r, int32_t part)
     return id;
 }
 
+/* Of the part of the next round: kept, because it goes over all of it. */
+static uint64_t next_id(struct hzp_site_rounds *r)
+{
+    int64_t newest = newest_round(r);
+    if (!r->next_id || r->next_of != newest)
+        r->next_id = id_of(r, part_of(r, newest + 1));
+    r->next_of = newest;
+    return r->next_id;
+}
+
 /* --- Sending ---------------------------------------------------------------------------------- */
 
 static bool put(struct hzp_site_rounds *r, int s, const void *data, size_t bytes)
@@ -238,11 +248,7 @@ static void say_hello(struct hzp_site_rounds *r, uint64_t now)
                                 .count = r->stage != NONE};
     for (int32_t k = 0; k < r->is.limits.parts->parts; k++)
         h.part += r->samples > r->sent_at[k];
-    if (!r->next_id || r->next_of != newest) {
-        r->next_of = newest;
-        r->next_id = id_of(r, part_of(r, newest + 1));
-    }
-    h.id = r->next_id;
+    h.id = next_id(r);
     r->hello_at = now + hello_ns;
     struct peer *self = &r->peer[r->is.self];
     self->changed_ns = self->updates != r->updates ? now : self->changed_ns;
@@ -566,7 +572,7 @@ static void lead(struct hzp_site_rounds *r, uint64_t now)
             continue;
         bool lags = p->busy_ns || p->round < newest;
         busy = busy || (lags && (!p->busy_ns || now - p->busy_ns < r->is.limit_ns));
-        if (p->round != newest || p->id != id_of(r, part_of(r, newest + 1)))
+        if (p->round != newest || p->id != next_id(r))
             coding = HZP_SITE_F32;
     }
     if (busy) {
