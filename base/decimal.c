@@ -3,6 +3,7 @@
 
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
 static bool digit(char c)
 {
@@ -24,4 +25,20 @@ const char *hzp_decimal(const char *text, double *ret)
         return NULL;
     *ret = value;
     return end;
+}
+
+int64_t hzp_size_parse(const char *text)
+{
+    static const char units[] = "KkMmGgTt";
+    double value;
+    const char *end = hzp_decimal(text, &value);
+    if (!end || value < 0)
+        return -1;
+    const char *unit = *end ? strchr(units, *end) : NULL;
+    bool decimal = unit && end[1] == 'B';
+    for (int64_t i = 0; unit && i <= (unit - units) / 2; i++)
+        value *= decimal ? 1000 : 1024;
+    end += unit != NULL;
+    end += !strncmp(end, "iB", 2) && unit ? 2 : *end == 'B';
+    return *end || value > 9e18 ? -1 : (int64_t)value;
 }

@@ -19,22 +19,6 @@ enum {
                  HZP_COMMAND_BENCH | HZP_COMMAND_PLAN | HZP_COMMAND_SEARCH | HZP_COMMAND_CHAT
 };
 
-int64_t hzp_size_parse(const char *text)
-{
-    static const char units[] = "KkMmGgTt";
-    double value;
-    const char *end = hzp_decimal(text, &value);
-    if (!end || value < 0)
-        return -1;
-    const char *unit = *end ? strchr(units, *end) : NULL;
-    bool decimal = unit && end[1] == 'B';
-    for (int64_t i = 0; unit && i <= (unit - units) / 2; i++)
-        value *= decimal ? 1000 : 1024;
-    end += unit != NULL;
-    end += !strncmp(end, "iB", 2) && unit ? 2 : *end == 'B';
-    return *end || value > 9e18 ? -1 : (int64_t)value;
-}
-
 static int64_t choice_of(const char *choices, const char *text)
 {
     size_t n = strlen(text);

@@ -157,7 +157,3 @@ bool hzp_options_is_topic(const char *name);
 int hzp_options_no_topic(const char *name, struct hzp_err_text *reterr);
 /* HZP_OK if there is a benchmark of that name; else HZP_EINVAL with the nearest name. */
 int hzp_options_no_bench(const char *name, struct hzp_err_text *reterr);
-
-/* Parses sizes like 512M, 1.5G, 2GiB (powers of 1024), 2GB (of 1000) and 4096 into bytes.  -1: the
- * text is not a size. */
-int64_t hzp_size_parse(const char *text);

@@ -189,6 +189,20 @@ static int64_t hour_of(const char *path)
     return stat(file, &st) < 0 && stat(path, &st) < 0 ? 0 : (int64_t)st.st_mtime / 3600;
 }
 
+static int64_t bytes_of(const char *path)
+{
+    int64_t sum = 0;
+    DIR *dir = opendir(path);
+    for (struct dirent *entry; dir && (entry = readdir(dir));) {
+        struct stat st;
+        if (!fstatat(dirfd(dir), entry->d_name, &st, 0) && S_ISREG(st.st_mode))
+            sum += (int64_t)st.st_size;
+    }
+    if (dir)
+        closedir(dir);
+    return sum;
+}
+
 static bool tagged(const char *path)
 {
     char file[PATH_MAX + 32];
@@ -210,7 +224,10 @@ static struct hzp_kept_one *list(const char *parent, DIR *dir, int64_t *ret_coun
             remove_dir(path);
         } else if (n) {
             old = hzp_xrealloc(old, (size_t)(count + 1) * sizeof(*old));
-            old[count++] = (struct hzp_kept_one){n, hour_of(path), tagged(path), false};
+            old[count++] = (struct hzp_kept_one){.number = n,
+                                                 .hour = hour_of(path),
+                                                 .bytes = bytes_of(path),
+                                                 .tagged = tagged(path)};
         }
     }
     if (count)

@@ -1,7 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "api/learn/retention.h"
 
+#include "base/decimal.h"
+
 #include <errno.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -11,8 +14,8 @@ static int bad_part(const char *part, int bytes, struct hzp_err_text *reterr)
 {
     return hzp_fail_param(
         reterr, HZP_EINVAL, "--keep",
-        "--keep: \"%.*s\" is none of last=N, hourly=N, every=N, best and tagged, with "
-        "N from 1 to %lld",
+        "--keep: \"%.*s\" is none of last=N, hourly=N, every=N, bytes=SIZE, best and tagged, "
+        "with N from 1 to %lld",
         bytes, part, (long long)most);
 }
 
@@ -28,6 +31,12 @@ static int read_part(const char *part, int bytes, struct hzp_retention *ret,
     if (bytes == 4 && !strncmp(part, "best", 4)) {
         ret->best = true;
         return HZP_OK;
+    }
+    if (bytes > 6 && bytes < 40 && !strncmp(part, "bytes=", 6)) {
+        char size[40];
+        snprintf(size, sizeof(size), "%.*s", bytes - 6, part + 6);
+        ret->bytes = hzp_size_parse(size);
+        return ret->bytes > 0 ? HZP_OK : bad_part(part, bytes, reterr);
     }
     for (int i = 0; i < HZP_COUNT(known); i++) {
         size_t n = strlen(known[i].name);
@@ -74,5 +83,11 @@ void hzp_retention_decide(const struct hzp_retention *policy, int64_t now, struc
         bool oldest =
             i + 1 == count || (one[i + 1].number - 1) / every < (one[i].number - 1) / every;
         one[i].keep = one[i].keep || oldest;
+    }
+    int64_t sum = 0;
+    for (int64_t i = 0; i < count && policy->bytes; i++) {
+        bool always = one[i].tagged || i < HZP_MAX(policy->last, 1);
+        sum += one[i].keep ? one[i].bytes : 0;
+        one[i].keep = one[i].keep && (always || sum <= policy->bytes);
     }
 }

@@ -4,6 +4,8 @@
  *     last=N      the N newest, at least 1
  *     hourly=N    the newest of each of the last N hours (of the clock, UTC) that has one
  *     every=N     the oldest of each N version ids: 1 .. N, N + 1 .. 2 N, and so on
+ *     bytes=SIZE  bounds what hourly and every keep: the newest, as far as SIZE holds them together
+ *                 with all that are newer
  *     best        of train: that of the lowest evaluation loss, which the caller names
  *     tagged      those with a name or a file named keep, which stay in any case
  *
@@ -19,6 +21,7 @@
 
 struct hzp_retention {
     int64_t last, hourly, every; /* 0: keeps none */
+    int64_t bytes;               /* 0: unlimited */
     bool best;
 };
 
@@ -29,6 +32,7 @@ int hzp_retention_parse(const char *text, struct hzp_retention *ret, struct hzp_
 struct hzp_kept_one {
     uint64_t number; /* the checkpoint's: a version's id */
     int64_t hour;    /* since 1970, in which it was written */
+    int64_t bytes;   /* of its files */
     bool tagged;
     bool keep; /* the result */
 };

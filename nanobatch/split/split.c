@@ -212,17 +212,19 @@ static double within_goals(const struct hzp_split *split, struct hzp_split_step 
                            const struct hzp_waits *waits)
 {
     struct limits limit = limits_of(split, step, waits);
-    /* Under derived goals alone, ITLs stay about as they were, and so do slots in use. */
+    /* Under derived goals alone training is not reduced as slots become scarce: where nobody waits
+     * for one, only the share bounds it. */
     bool slots_matter = !split->derived.itl || operators_ttft(split);
+    bool crowded = !slots_matter && hzp_crowded(waits);
     double missed = 1;
     if (slots_matter)
         missed = hzp_throttle_missed(hzp_seen_alone_miss_rate(&split->seen, &split->policy));
-    double slots = 1;
+    double slots = crowded ? 0 : 1;
     if (slots_matter)
         slots =
             (waits ? hzp_throttle_slots(waits->running, waits->slots) : 1) * split->overdue_factor;
-    step->beside =
-        step->beside && stays_beside(split, step, HZP_MIN(limit.itl, limit.ttft), missed);
+    step->beside = step->beside && !crowded &&
+                   stays_beside(split, step, HZP_MIN(limit.itl, limit.ttft), missed);
     /* The slice before falls into this step's ITL, or this step's into the next. */
     if (!step->beside && !split->config.early)
         limit.itl -= split->pipeline.carry_ns;

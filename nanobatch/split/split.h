@@ -27,7 +27,8 @@
  *
  * A goal that is not set is derived: itl_stretch times the 99th percentile of ITL, or TTFT, without
  * training (seen.h).  A derived goal does not bound prompt rows, and slots and overdue requests do
- * not count unless the operator has set a TTFT goal.
+ * not count unless the operator has set a TTFT goal; but while a request waits for a slot, training
+ * has no more than the floor.
  *
  * With its own lanes training runs beside serving for as long as the serving part takes; its slice
  * ends up to an item later, so that its lane does not run dry, and the next one is shorter by as

@@ -24,6 +24,16 @@ double hzp_throttle_slots(int32_t running, int32_t slots)
     return HZP_MAX(HZP_MIN((slots_taken - taken) / (slots_taken - slots_free), 1.0), 0.0);
 }
 
+bool hzp_crowded(const struct hzp_waits *waits)
+{
+    if (!waits || waits->slots <= 0 || waits->running < waits->slots)
+        return false;
+    for (int32_t i = 0; i < waits->count; i++)
+        if (waits->of[i].rows_now == 0)
+            return true;
+    return false;
+}
+
 double hzp_throttle_overdue(double factor, bool overdue)
 {
     return overdue ? factor * overdue_decrease : HZP_MIN(factor + overdue_increase, 1.0);

@@ -29,6 +29,10 @@ bool hzp_throttle_rarely_missed(double miss_rate);
  * known, 1. */
 double hzp_throttle_slots(int32_t running, int32_t slots);
 
+/* Whether a request has no rows in this step while every running slot is taken: it waits until
+ * another one ends, which any training makes later. */
+bool hzp_crowded(const struct hzp_waits *waits);
+
 /* Overdue requests: each step in which a waiting request is overdue multiplies the factor by 0.75;
  * every other step adds 0.05, up to 1. */
 double hzp_throttle_overdue(double factor, bool overdue);

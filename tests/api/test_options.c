@@ -4,6 +4,7 @@
 #include "api/cli/nearest.h"
 #include "api/cli/option_table.h"
 #include "api/cli/options.h"
+#include "base/decimal.h"
 #include "base/base.h"
 
 #include <setjmp.h>

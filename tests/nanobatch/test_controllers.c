@@ -147,6 +147,20 @@ static void test_overdue_requests_throttle(void **state)
     assert_false(hzp_overdue(&waits, UINT64_MAX, 0, false));
 }
 
+static void test_crowded_is_where_one_waits_for_a_slot(void **state)
+{
+    (void)state;
+    struct hzp_waits waits = {.running = 8, .slots = 8, .count = 2, .of = {{1, 40, 40}, {1, 9, 0}}};
+    assert_true(hzp_crowded(&waits));
+    waits.count = 1; /* the only one has rows */
+    assert_false(hzp_crowded(&waits));
+    waits.count = 2;
+    waits.running = 7;
+    assert_false(hzp_crowded(&waits));
+    waits.running = waits.slots = 0; /* not known */
+    assert_false(hzp_crowded(&waits) || hzp_crowded(NULL));
+}
+
 /* ---- the aim ---- */
 
 /* The part that is late because of training comes to 0.002, wherever that is: here ITLs scatter
@@ -324,6 +338,7 @@ int main(void)
         cmocka_unit_test(test_misses_throttle),
         cmocka_unit_test(test_slots_throttle),
         cmocka_unit_test(test_overdue_requests_throttle),
+        cmocka_unit_test(test_crowded_is_where_one_waits_for_a_slot),
         cmocka_unit_test(test_the_slice_of_a_limit),
         cmocka_unit_test(test_the_aim_follows_what_was_late),
         cmocka_unit_test(test_the_aim_recovers),

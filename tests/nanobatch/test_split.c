@@ -244,6 +244,35 @@ static void test_steps_are_shorter_where_places_are_scarce(void **state)
     }
 }
 
+/* Without a goal, too, training stands back while a request waits for a running slot; it goes on
+ * where all are taken and nobody waits, and does not under train_min. */
+static void test_nobody_waits_for_a_slot_because_of_training(void **state)
+{
+    (void)state;
+    for (int beside = 0; beside < 2; beside++) {
+        struct hzp_policy policy = {.itl_stretch = 1.2, .train_share = 0.5, .train_max = 1};
+        open_policy(&policy, beside);
+        uint64_t train = 0;
+        for (int i = 0; i < 1000; i++)
+            run(4, i % 20 ? 0 : 60, (i % 20 ? 10 : 25) * MS, MS);
+        waits = (struct hzp_waits){.running = 8, .slots = 8, .count = 1, .of = {{now_ns, 60, 0}}};
+        run(8, 0, 10 * MS, MS); /* training that was issued before may end in it */
+        for (int i = 0; i < 100; i++)
+            assert_int_equal(run(8, 0, 10 * MS, MS), 0);
+        waits.count = 0;
+        for (int i = 0; i < 100; i++)
+            train += run(8, 0, 10 * MS, MS);
+        assert_true(train > 200 * MS);
+        policy.train_min = 0.1;
+        hzp_split_set_policy(&split, &policy);
+        waits.count = 1;
+        train = 0;
+        for (int i = 0; i < 1000; i++)
+            train += run(8, 0, 10 * MS, MS);
+        assert_in_range(train, 900 * MS, 1400 * MS);
+    }
+}
+
 /* A step that would miss its goal beside training gets the whole device. */
 static void test_beside_only_where_that_is_in_time(void **state)
 {
@@ -555,6 +584,7 @@ int main(void)
         cmocka_unit_test(test_beside_serving_takes_longer_by_the_share),
         cmocka_unit_test(test_gaps_are_filled_up_to_their_goal),
         cmocka_unit_test(test_steps_are_shorter_where_places_are_scarce),
+        cmocka_unit_test(test_nobody_waits_for_a_slot_because_of_training),
         cmocka_unit_test(test_beside_only_where_that_is_in_time),
         cmocka_unit_test(test_serving_that_misses_alone_is_left_alone),
         cmocka_unit_test(test_full_slots_do_not_stop_learning),

@@ -26,11 +26,16 @@ static void test_parse(void **state)
     assert_int_equal(r.last, 1);
     assert_int_equal(r.hourly, 24);
     assert_false(r.best);
+    assert_int_equal(r.bytes, 0);
+    assert_int_equal(hzp_retention_parse("hourly=24,bytes=1.5G", &r, &text), HZP_OK);
+    assert_int_equal(r.bytes, 3ll << 29);
     assert_int_equal(hzp_retention_parse("best,last=2", &r, &text), HZP_OK);
     assert_true(r.best);
-    static const char *const bad[] = {"",        "last",    "last=",   "last=0",
-                                      "last=-1", "last=5,", "every=x", "tagged=1",
-                                      "last=5x", ",",       "daily=5", "last=99999999999999999999"};
+    static const char *const bad[] = {
+        "",        "last",     "last=",   "last=0",
+        "last=-1", "last=5,",  "every=x", "tagged=1",
+        "last=5x", ",",        "daily=5", "bytes=",
+        "bytes=0", "bytes=-1", "bytes=x", "last=99999999999999999999"};
     for (int i = 0; i < HZP_COUNT(bad); i++) {
         assert_int_equal(hzp_retention_parse(bad[i], &r, &text), HZP_EINVAL);
         assert_string_equal(text.param, "--keep");
@@ -48,6 +53,29 @@ static void test_decide(void **state)
     for (int i = 0; i < HZP_COUNT(one); i++)
         if (one[i].keep != kept[i])
             fail_msg("%d is %s", (int)one[i].number, kept[i] ? "gone" : "kept");
+}
+
+/* Of 40 bytes each: those that hourly and every keep stay only as far as the bytes reach, which
+ * newer ones use up first; the newest and those with a name stay whatever they take. */
+static void test_bytes(void **state)
+{
+    struct hzp_retention policy = {.last = 2, .hourly = 24, .bytes = 130};
+    for (int64_t bytes = 0; bytes <= 260; bytes += 10) {
+        struct hzp_kept_one one[] = {
+            {.number = 9, .hour = 1000}, {.number = 8, .hour = 1000},
+            {.number = 7, .hour = 999},  {.number = 6, .hour = 999},
+            {.number = 5, .hour = 998},  {.number = 4, .hour = 998, .tagged = true},
+            {.number = 3, .hour = 997}};
+        for (int i = 0; i < HZP_COUNT(one); i++)
+            one[i].bytes = 40;
+        policy.bytes = bytes;
+        hzp_retention_decide(&policy, 1000, one, HZP_COUNT(one));
+        assert_true(one[0].keep && one[1].keep && one[5].keep);
+        assert_false(one[3].keep);
+        assert_int_equal(one[2].keep, !bytes || bytes >= 120);
+        assert_int_equal(one[4].keep, !bytes || bytes >= 160);
+        assert_int_equal(one[6].keep, !bytes || bytes >= 240);
+    }
 }
 
 static int lines_of(const char *name)
@@ -129,6 +157,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_parse),
         cmocka_unit_test(test_decide),
+        cmocka_unit_test(test_bytes),
         cmocka_unit_test_setup_teardown(test_audit, scratch_setup, scratch_teardown),
         cmocka_unit_test_setup_teardown(test_taught, scratch_setup, scratch_teardown),
     };
