@@ -72,34 +72,38 @@ static size_t all_elements(const struct hzp_rounds_config *c)
 
 /* --- Creation --------------------------------------------------------------------------------- */
 
+/* Elements of a part; none has more than the first. */
+static size_t part_elements(const struct hzp_rounds_config *c)
+{
+    int64_t blocks;
+    hzp_site_part(c->limits.parts, 0, &blocks);
+    return (size_t)blocks * HZP_SITE_BLOCK;
+}
+
 size_t hzp_rounds_bytes(const struct hzp_rounds_config *c)
 {
-    size_t part = (all_elements(c) / (size_t)c->limits.parts->parts + HZP_SITE_BLOCK);
-    return all_elements(c) * sizeof(float) * (c->ema ? 3 : 2) +
-           part * sizeof(float) * (2 + (size_t)c->limits.sites);
+    return sizeof(float) *
+           (all_elements(c) * (c->ema ? 3 : 2) + part_elements(c) * (2 + (size_t)c->limits.sites));
 }
 
 int hzp_rounds_create(const struct hzp_rounds_config *config, struct hzp_site_rounds **ret)
 {
     struct hzp_site_rounds *r = hzp_xcalloc(1, sizeof(*r));
-    size_t all = all_elements(config), part;
+    size_t all = all_elements(config), part = part_elements(config);
     r->is = *config;
-    part = (size_t)part_blocks(r, 0) * HZP_SITE_BLOCK; /* none has more */
     r->sent_at = hzp_xcalloc((size_t)config->limits.parts->parts, sizeof(*r->sent_at));
-    r->agreed = calloc(all, sizeof(float));
-    r->error = calloc(all, sizeof(float));
-    r->ema = config->ema ? calloc(all, sizeof(float)) : NULL;
-    r->w = calloc(part, sizeof(float));
-    r->average = calloc(part, sizeof(float));
-    bool whole = r->agreed && r->error && r->w && r->average && (r->ema || !config->ema);
-    for (int s = 0; s < config->limits.sites; s++) {
-        r->peer[s].data = calloc(part, sizeof(float));
-        r->peer[s].sent = -1;
-        whole = whole && r->peer[s].data;
-    }
-    if (!whole) {
+    r->agreed = calloc(1, hzp_rounds_bytes(config)); /* and all that follows */
+    if (!r->agreed) {
         hzp_rounds_destroy(r);
         return HZP_ENOMEM;
+    }
+    r->error = r->agreed + all;
+    r->ema = config->ema ? r->error + all : NULL;
+    r->w = r->error + all * (config->ema ? 2 : 1);
+    r->average = r->w + part;
+    for (int s = 0; s < config->limits.sites; s++) {
+        r->peer[s].data = (char *)(r->average + part * (1 + (size_t)s));
+        r->peer[s].sent = -1;
     }
     *ret = r;
     return HZP_OK;
@@ -109,13 +113,7 @@ void hzp_rounds_destroy(struct hzp_site_rounds *r)
 {
     if (!r)
         return;
-    for (int s = 0; s < HZP_SITES_MAX; s++)
-        free(r->peer[s].data);
     free(r->agreed);
-    free(r->error);
-    free(r->ema);
-    free(r->w);
-    free(r->average);
     free(r->sent_at);
     free(r);
 }
@@ -172,13 +170,16 @@ static int32_t part_of(const struct hzp_site_rounds *r, int64_t round)
     return (int32_t)((round - 1) % r->is.limits.parts->parts);
 }
 
-static uint64_t id_of(const struct hzp_site_rounds *r, int32_t part)
+/* Of the part's agreed average; or of one that lies block by block at `average`. */
+static uint64_t id_of(const struct hzp_site_rounds *r, int32_t part, const float *average)
 {
     int64_t count;
     const uint32_t *block = hzp_site_part(r->is.limits.parts, part, &count);
     uint64_t id = 0;
     for (int64_t i = 0; i < count; i++)
-        id = id * 31 + hzp_site_id(r->agreed + (size_t)block[i] * HZP_SITE_BLOCK, HZP_SITE_BLOCK);
+        id = id * 31 + hzp_site_id(average ? average + i * HZP_SITE_BLOCK
+                                           : r->agreed + (size_t)block[i] * HZP_SITE_BLOCK,
+                                   HZP_SITE_BLOCK);
     return id;
 }
 
@@ -187,7 +188,7 @@ static uint64_t next_id(struct hzp_site_rounds *r)
 {
     int64_t newest = newest_round(r);
     if (!r->next_id || r->next_of != newest)
-        r->next_id = id_of(r, part_of(r, newest + 1));
+        r->next_id = id_of(r, part_of(r, newest + 1), NULL);
     r->next_of = newest;
     return r->next_id;
 }
@@ -311,7 +312,7 @@ static void begin(struct hzp_site_rounds *r, int64_t round, int32_t part,
     r->part = part;
     r->coding = coding;
     r->leader = by;
-    r->id = id_of(r, part);
+    r->id = id_of(r, part, NULL);
     r->begun_ns = now;
     r->committed = false;
     for (int s = 0; s < r->is.limits.sites; s++) {
@@ -332,7 +333,7 @@ static bool join(struct hzp_site_rounds *r, const struct hzp_site_header *h, uin
 {
     int by = leader(r, now);
     bool free = r->stage == NONE || (r->stage == EXCHANGE && !r->committed);
-    bool same = h->coding == HZP_SITE_F32 || h->id == id_of(r, h->part);
+    bool same = h->coding == HZP_SITE_F32 || h->id == id_of(r, h->part, NULL);
     if (h->round <= r->round || by == r->is.self || (h->kind == HZP_SITE_BEGIN && h->from != by))
         return false;
     if (!free || !same) {
@@ -425,16 +426,6 @@ static bool average(struct hzp_site_rounds *r)
     return true;
 }
 
-/* The id that the agreed average will have. */
-static uint64_t average_id(const struct hzp_site_rounds *r)
-{
-    int64_t blocks = part_blocks(r, r->part);
-    uint64_t id = 0;
-    for (int64_t i = 0; i < blocks; i++)
-        id = id * 31 + hzp_site_id(r->average + i * HZP_SITE_BLOCK, HZP_SITE_BLOCK);
-    return id;
-}
-
 /* The average is agreed on. */
 static void agree(struct hzp_site_rounds *r)
 {
@@ -499,7 +490,7 @@ static void decide(struct hzp_site_rounds *r, uint64_t now)
         return;
     }
     struct hzp_site_header h = of_round(r, HZP_SITE_COMMIT);
-    h.id = average_id(r);
+    h.id = id_of(r, r->part, r->average);
     h.count = r->entries;
     tell(r, -1, h);
     agree(r);
@@ -535,7 +526,7 @@ static void finish(struct hzp_site_rounds *r)
             return;
         }
     }
-    if (average(r) && average_id(r) == r->new_id) {
+    if (average(r) && id_of(r, r->part, r->average) == r->new_id) {
         agree(r);
         return;
     }
