@@ -28,7 +28,7 @@ enum hzp_log_level { HZP_LOG_ERROR, HZP_LOG_WARN, HZP_LOG_INFO, HZP_LOG_DEBUG };
 /* The subsystems: what hzp_log may be called with. "trace": failures passed on by HZP_TRY. */
 /* clang-format off */
 #define HZP_LOG_SUBSYSTEMS(X)                                                                      \
-    X(cuda) X(device) X(engine) X(exec) X(http) X(log) X(loop) X(ranks) X(serve) X(state)          \
+    X(cuda) X(device) X(engine) X(exec) X(http) X(log) X(loop) X(mesh) X(ranks) X(serve) X(state)  \
     X(trace) X(train)
 /* clang-format on */
 

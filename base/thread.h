@@ -79,6 +79,7 @@ enum hzp_lock_rank {
     HZP_LOCK_ENGINE,    /* api/engine: whether the engine's thread runs */
     HZP_LOCK_LOG,       /* train/sample_log: the database */
     HZP_LOCK_TRAINER,   /* train/trainer: statistics */
+    HZP_LOCK_SITES,     /* train/sites: statistics */
     HZP_LOCK_REPLICAS,  /* api/front: requests that other ranks compute */
     HZP_LOCK_QUEUE,     /* train/sample_queue */
     HZP_LOCK_SCHEDULER, /* serve/scheduler: statistics */

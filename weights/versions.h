@@ -69,6 +69,8 @@ struct hzp_version_record {
     uint64_t parent;
     /* Mean losses on the gate's examples, of the parent and of this version; NaN: no gate. */
     double gate_before, gate_after;
+    /* The sites with whose averages it was made, as bits (train/sites/sites.h); 0: none. */
+    uint32_t sites;
 };
 
 /* One set of parameters.  Its memory is the store's: see hzp_version_units. */

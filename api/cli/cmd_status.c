@@ -41,6 +41,10 @@ enum figure {
     EXAMPLES,
     LEFT,
     OLDEST,
+    SITES,
+    ALIVE,
+    ROUNDS,
+    DRIFT,
     FIGURES
 };
 static const struct {
@@ -69,6 +73,10 @@ static const struct {
     [EXAMPLES] = {"examples_waiting", "hzpserve_examples_waiting", "", false},
     [LEFT] = {"estimated_seconds", "hzpserve_learn_estimated_seconds", "", false},
     [OLDEST] = {"oldest_example_seconds", "hzpserve_learn_oldest_seconds", "", false},
+    [SITES] = {"sites", "hzpserve_mesh_sites", "", false},
+    [ALIVE] = {"sites_alive", "hzpserve_mesh_sites_alive", "", false},
+    [ROUNDS] = {"rounds", "hzpserve_mesh_rounds_total", "", false},
+    [DRIFT] = {"drift", "hzpserve_mesh_drift", "", false},
 };
 
 /* Why learning does not go on faster: the label of hzpserve_learn_held_back. */
@@ -202,6 +210,9 @@ static void print_look(const struct watch *w, const struct look *now)
         printf("latency   p99 of late: first token %.1f ms, between tokens %.1f ms\n",
                v[TTFT] * 1e3, v[ITL] * 1e3);
     print_learning(now);
+    if (v[SITES] > 0)
+        printf("mesh      %.0f of %.0f sites; %.0f averages applied, drift %.3g\n", v[ALIVE],
+               v[SITES], v[ROUNDS], v[DRIFT]);
     printf("device    serving %.0f %%, training %.0f %%; KV cache %.0f %% used\n", v[SERVING] * 100,
            (isnan(v[TRAINING]) ? 0 : v[TRAINING]) * 100, v[KV_USED] * 100);
     fflush(stdout);

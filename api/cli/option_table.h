@@ -33,7 +33,8 @@ struct hzp_option {
     const char *value;   /* the default, as typed on the command line; NULL: not given */
     double low, high;    /* range of numbers */
     const char *choices; /* "a|b|c" */
-    /* for PARTS: names without dashes, integers, numbers and sizes; the head, if any, is "".  Parts
+    /* for PARTS: names without dashes, integers, numbers and sizes; the head, if any, is "",
+     * or with a list each word without a name.  Parts
      * that a value does not name stay as they are. */
     const struct hzp_option *part;
     int parts;

@@ -55,12 +55,13 @@ static int no_choice(const struct hzp_option *s, const char *text, struct hzp_er
 
 static int set(const struct hzp_option *s, const char *text, struct hzp_options *options,
                struct hzp_err_text *reterr);
+static char *keep(const char *text);
 
 /* Parses one part, "name=VALUE" or the head. */
 static int set_part(const struct hzp_option *s, const char *word, struct hzp_options *options,
                     struct hzp_err_text *reterr)
 {
-    char name[64], names[160] = "";
+    char name[64], names[200] = "";
     size_t length = strcspn(word, "="), n = 0;
     bool head = !word[length];
     for (int i = 0; i < s->parts; i++) {
@@ -72,6 +73,8 @@ static int set_part(const struct hzp_option *s, const char *word, struct hzp_opt
             continue;
         snprintf(name, sizeof(name), "%s%s%s", s->name, head ? "" : " ", part.name);
         part.name = name;
+        if (part.kind == HZP_OPTION_LIST) /* the word is gone when the option is read */
+            word = keep(word);
         return set(&part, head ? word : word + length + 1, options, reterr);
     }
     return hzp_wrong(reterr, s->name, "takes %s, separated by commas, not \"%s\"", names, word);
@@ -80,7 +83,7 @@ static int set_part(const struct hzp_option *s, const char *word, struct hzp_opt
 static int set_parts(const struct hzp_option *s, const char *text, struct hzp_options *options,
                      struct hzp_err_text *reterr)
 {
-    char word[64];
+    char word[128];
     for (;; text++) {
         size_t length = strcspn(text, ",");
         if (length >= sizeof(word))

@@ -43,13 +43,7 @@ enum hzp_command {
     HZP_COMMAND_ROLLOUT = 262144,
 };
 
-enum { HZP_OPTIONS_WORDS_MAX = 8, HZP_OPTIONS_LIST_MAX = 16 };
-
-/* An option that may be given several times. */
-struct hzp_option_list {
-    const char *item[HZP_OPTIONS_LIST_MAX];
-    int count;
-};
+enum { HZP_OPTIONS_WORDS_MAX = 8 };
 
 /* The settings of single commands.  Strings are borrowed from argv, the environment or the table;
  * NULL: not given.  Flags, and the indices of choices, are int64_t like all integers. */

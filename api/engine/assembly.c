@@ -449,6 +449,7 @@ int hzp_assembly_open_trainer(struct hzp_assembly *a, struct hzp_sample_queue *q
                                         .whole = a->is.group ? &a->config : NULL,
                                         .gate = a->gate,
                                         .trials = a->trials,
+                                        .sites = a->sites,
                                         .on_update = on_update,
                                         .ctx = ctx};
     if (a->is.serving) { /* without requests steps need not be short, so work is not cut */

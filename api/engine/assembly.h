@@ -123,6 +123,7 @@ struct hzp_assembly {
     struct hzp_scheduler *scheduler;
     const struct hzp_gate *gate;   /* the trainer's; set before open by the caller; NULL: none */
     struct hzp_trials *trials;     /* the same */
+    struct hzp_sites *sites;       /* the same */
     struct hzp_step_link *records; /* on rank 0 of a tensor group; NULL: none */
     /* open_rig */
     struct hzp_rig *rig;

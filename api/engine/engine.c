@@ -4,6 +4,7 @@
 #include "api/engine/fill.h"
 #include "api/engine/group.h"
 #include "api/engine/exclusions.h"
+#include "api/learn/fingerprint.h"
 #include "base/arena.h"
 #include "base/log.h"
 #include "base/thread.h"
@@ -75,6 +76,37 @@ static int tell_members(struct hzp_engine *e, struct hzp_err_text *reterr)
     return hzp_group_tell_start(e->parts.is.group, &start, reterr);
 }
 
+/* Listens for the other sites. */
+static int open_sites(struct hzp_engine *e, struct hzp_err_text *reterr)
+{
+    const struct hzp_mesh_settings *m = &e->config.settings->mesh;
+    struct hzp_assembly *a = &e->parts;
+    const char *key = getenv("HZP_MESH_KEY");
+    char shapes[HZP_FINGERPRINT_SIZE], model[HZP_FINGERPRINT_SIZE + 16];
+    if (!m->url.count)
+        return HZP_OK;
+    hzp_fingerprint_shapes(&a->layout, a->tok, shapes);
+    snprintf(model, sizeof(model), "%s %d", shapes, a->plan.dtype);
+    struct hzp_sites_config config = {.url = m->url.item,
+                                      .sites = m->url.count,
+                                      .key = key && *key ? key : NULL,
+                                      .share = m->part,
+                                      .limit_s = m->limit,
+                                      .every = m->every,
+                                      .delay = m->delay,
+                                      .quorum = m->quorum,
+                                      .join = m->join,
+                                      .ema = m->rule,
+                                      .exact = m->send,
+                                      .model = model,
+                                      .layout = &a->layout};
+    HZP_TRY(hzp_sites_open(&config, &e->sites, reterr));
+    int self, sites = hzp_sites_count(e->sites, &self);
+    hzp_log(HZP_LOG_INFO, "mesh", "site=%d sites=%d address=%s host_memory_bytes=%zu", self, sites,
+            hzp_sites_name(e->sites, self), hzp_sites_bytes(e->sites));
+    return HZP_OK;
+}
+
 static int open_parts(struct hzp_engine *e, struct hzp_err_text *reterr)
 {
     struct hzp_assembly *a = &e->parts;
@@ -89,6 +121,8 @@ static int open_parts(struct hzp_engine *e, struct hzp_err_text *reterr)
     if (a->is.group && e->state)
         HZP_TRY(tell_members(e, reterr));
     HZP_TRY(hzp_assembly_open(a, e->state ? hzp_state_first_id(e->state) : 1, reterr));
+    HZP_TRY(open_sites(e, reterr));
+    a->sites = e->sites;
     if (e->state)
         HZP_TRY(hzp_assembly_open_trainer(a, hzp_state_queue(e->state), on_update, e, reterr));
     HZP_TRY(hzp_assembly_fill(a, fill, e, reterr));
@@ -107,7 +141,10 @@ static int open_parts(struct hzp_engine *e, struct hzp_err_text *reterr)
     if (a->plan.copies)
         hzp_state_copy_checkpoints(e->state);
     int r = hzp_state_start(e->state, a->trainer, a->model, a->loop);
-    return r < 0 ? hzp_fail(reterr, r, "cannot start the file thread: %s", hzp_err_name(r)) : r;
+    if (r < 0)
+        return hzp_fail(reterr, r, "cannot start the file thread: %s", hzp_err_name(r));
+    r = hzp_trainer_start_sites(a->trainer, a->loop);
+    return r < 0 ? hzp_fail(reterr, r, "cannot start the sites' thread: %s", hzp_err_name(r)) : r;
 }
 
 static void enter(struct hzp_engine_thread *t, enum phase phase, int result)
@@ -146,6 +183,7 @@ static void *engine_main(void *arg)
         hzp_front_finish(e->front);
         hzp_scheduler_abort(e->parts.scheduler);
         if (e->state) {
+            hzp_trainer_end_sites(e->parts.trainer);
             bool failed = ranks_failed(e);
             int kept = hzp_state_stop(e->state, r == HZP_OK && !failed);
             if (kept == HZP_EIO && !failed && ranks_failed(e)) /* while it was being written */
@@ -175,6 +213,7 @@ static void free_engine(struct hzp_engine *e)
     }
     hzp_state_close(e->state);
     hzp_assembly_close(&e->parts);
+    hzp_sites_close(e->sites);
     hzp_trials_destroy(e->trials);
     free(e);
 }

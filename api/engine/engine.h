@@ -52,6 +52,7 @@ struct hzp_engine {
     struct hzp_front *front;       /* NULL: no replicas; constant while it runs */
     struct hzp_effects *effects;   /* NULL: what lessons change is not measured */
     struct hzp_rollouts *rollouts; /* NULL: not as `effects` asks */
+    struct hzp_sites *sites;       /* NULL: no --mesh; constant while it runs */
     struct hzp_trials *trials;     /* NULL: drafts are published at once */
     bool by_lesson;                /* versions are those of groups of lessons */
     struct hzp_engine_thread *thread;

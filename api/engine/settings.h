@@ -18,6 +18,14 @@
 #include "train/conductor/trainer.h"
 #include "weights/config.h"
 
+enum { HZP_OPTIONS_LIST_MAX = 16 };
+
+/* An option that may be given several times. */
+struct hzp_option_list {
+    const char *item[HZP_OPTIONS_LIST_MAX];
+    int count;
+};
+
 struct hzp_device_settings {
     const char *name;      /* as in struct hzp_device_config; NULL: the best available */
     const char *cpu_level; /* NULL: the best available */
@@ -126,6 +134,13 @@ struct hzp_learning_settings {
     int64_t no_checkpoint_copy; /* 1: updates wait while a checkpoint is written */
 };
 
+/* Servers that average their weights with this one's: struct hzp_sites_config. */
+struct hzp_mesh_settings {
+    struct hzp_option_list url; /* this one's first; count 0: none */
+    double part, limit;
+    int64_t every, delay, quorum, join, rule, send; /* rule 1: ema; send 1: F32 */
+};
+
 struct hzp_engine_settings {
     struct hzp_device_settings device;
     struct hzp_model_settings model;
@@ -134,6 +149,7 @@ struct hzp_engine_settings {
     struct hzp_split_settings split;
     struct hzp_learning_settings learning;
     struct hzp_canary_settings canary;
+    struct hzp_mesh_settings mesh;
     struct hzp_ranks_settings ranks;
     int64_t no_train; /* 1: serve only; training, learning and most of split are ignored */
 };

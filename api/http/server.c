@@ -19,6 +19,7 @@
 #define STATE      HZP_NEEDS_STATE
 #define ROLLOUTS   HZP_NEEDS_ROLLOUTS
 #define RANKS      HZP_NEEDS_RANKS
+#define MESH       HZP_NEEDS_MESH
 #define BODY       HZP_NEEDS_BODY
 #define MAYBE_BODY HZP_TAKES_BODY
 
@@ -71,6 +72,8 @@ static const struct hzp_route routes[] = {
     {"POST", "/v1/ranks/",
      "Give a rank no more requests, or some again: {id} is RANK/drain or RANK/resume",
      hzp_route_rank_post, .right = TEACH, .needs = RANKS},
+    {"GET", "/v1/mesh", "Sites that average their weights with this one's, with --mesh",
+     hzp_route_mesh, .right = TEACH, .needs = MESH},
     {"GET", "/v1/jobs/", "Progress of a job", hzp_route_job, .right = COMPLETE, .needs = STATE},
     {"GET", "/v1/policy", "Latency goals and training's share", hzp_route_policy,
      .right = COMPLETE},

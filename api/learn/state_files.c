@@ -156,6 +156,7 @@ int hzp_state_write_files(struct hzp_state *s, const struct hzp_version *v, char
     snprintf(ret_name, size, "checkpoint-%" PRIu64, id);
     s->saved_ns = hzp_now_ns();
     s->save_took_ns = s->saved_ns - begin;
+    atomic_store(&s->merged, 0);
     s->tried_step = v->record.optimizer_step; /* a failed attempt is repeated after further updates,
                                                * and at the end */
     return r;
@@ -266,7 +267,7 @@ static bool checkpoint_due(struct hzp_state *s, bool *ret_later)
     struct hzp_sample_queue_stats queue;
     hzp_trainer_read_stats(s->trainer, &trainer);
     hzp_sample_queue_read_stats(s->queue, &queue);
-    int64_t updates = trainer.optimizer_step - s->tried_step;
+    int64_t updates = trainer.optimizer_step - s->tried_step + atomic_load(&s->merged);
     *ret_later = false;
     if (!s->dir || updates <= 0 || trainer.broken)
         return false;
@@ -610,6 +611,12 @@ static void note_rejection(struct hzp_state *s, const struct hzp_update_report *
 
 void hzp_state_update(struct hzp_state *s, const struct hzp_update_report *report)
 {
+    if (report->alone) { /* the sites' thread says what became of it */
+        atomic_fetch_add(&s->merged, !report->skipped);
+        atomic_store(&s->last_update_ns, hzp_now_ns());
+        hzp_wake_poke(&s->wake);
+        return;
+    }
     if (report->broken)
         hzp_log(HZP_LOG_ERROR, "train",
                 "stopped: the weights are not finite; restart to resume from the last checkpoint");
@@ -650,8 +657,9 @@ int hzp_state_stop(struct hzp_state *s, bool save)
     hzp_state_journal(s);
     keep_ids(s);
     struct hzp_version *v = hzp_weights_current(s->model->weights);
-    if (save && s->dir && v && v->record.optimizer_step > s->saved_step &&
-        hzp_trainer_idle(s->trainer) && !hzp_trainer_stopped(s->trainer)) {
+    bool newer = v && (v->record.optimizer_step > s->saved_step || atomic_load(&s->merged));
+    if (save && s->dir && newer && hzp_trainer_idle(s->trainer) &&
+        !hzp_trainer_stopped(s->trainer)) {
         write_checkpoint(s, v);
         if (v->record.optimizer_step > s->saved_step)
             return HZP_EIO;

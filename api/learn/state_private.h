@@ -68,6 +68,7 @@ struct hzp_state {
     char *texts_dir;    /* where checkpoints take configuration and tokenizer from */
     uint64_t journaled; /* newest version in the log */
     int64_t saved_step; /* optimizer step of the newest checkpoint */
+    atomic_int merged;  /* versions of an average alone since the newest attempt at one */
     int64_t tried_step; /* optimizer step of the newest attempt, which may have failed */
     uint64_t saved_ns, save_took_ns, save_begin_ns;
     bool starves;

@@ -36,6 +36,7 @@ void hzp_state_copy_and_write(struct hzp_state *s, const struct hzp_version *v)
     hzp_state_journal(s); /* the log must have every version that it refers to */
     hzp_state_note_passes(s);
     s->saved = v->record;
+    atomic_store(&s->merged, 0);
     s->tried_step = v->record.optimizer_step;
     s->saving = true;
     atomic_store(&s->saver_ended, false);

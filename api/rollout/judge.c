@@ -54,7 +54,8 @@ struct hzp_judge *hzp_judge_create(const char *command)
 static char **environment(void)
 {
     extern char **environ;
-    static const char *const keys[] = {"HZP_API_KEY=", "HZP_ADMIN_KEY=", "HZP_RANKS_KEY="};
+    static const char *const keys[] = {
+        "HZP_API_KEY=", "HZP_ADMIN_KEY=", "HZP_RANKS_KEY=", "HZP_MESH_KEY="};
     size_t n = 0, kept = 0;
     while (environ[n])
         n++;

@@ -11,7 +11,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { DEFAULT_PORT = 29500, KEY_BYTES = 32, TRIES = 5 };
+enum { DEFAULT_PORT = 29500, TRIES = 5 };
 static const char lock_name[] = "lock";
 
 /* A variable's value; NULL: not set or empty. */
@@ -88,26 +88,6 @@ static int name_folder(bool first, struct hzp_rendezvous *r, struct hzp_err_text
     return result;
 }
 
-static int read_key(const char *text, struct hzp_rendezvous *r, struct hzp_err_text *reterr)
-{
-    static const char z85[] = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
-                              ".-:+=^!/*?&<>()[]{}@%$#";
-    size_t n = strlen(text), hex = strspn(text, "0123456789abcdefABCDEF");
-    if (n != (size_t)2 * KEY_BYTES || hex != n)
-        return hzp_fail_param(reterr, HZP_EINVAL, "HZP_RANKS_KEY",
-                              "HZP_RANKS_KEY is not 64 hexadecimal digits; `openssl rand -hex 32` "
-                              "makes some");
-    for (int i = 0; i < KEY_BYTES / 4; i++) { /* four bytes are five digits of Z85 */
-        char word[9];
-        snprintf(word, sizeof(word), "%.8s", text + (size_t)8 * (size_t)i);
-        unsigned long value = strtoul(word, NULL, 16);
-        for (int k = 4; k >= 0; k--, value /= 85)
-            r->key[5 * i + k] = z85[value % 85];
-    }
-    r->key[HZP_PIPE_KEY - 1] = 0;
-    return HZP_OK;
-}
-
 int hzp_rendezvous_open(const struct hzp_launch *launch, int port, struct hzp_rendezvous *ret,
                         struct hzp_err_text *reterr)
 {
@@ -123,7 +103,7 @@ int hzp_rendezvous_open(const struct hzp_launch *launch, int port, struct hzp_re
     }
     if (key && launch->host[0]) {
         snprintf(ret->from, sizeof(ret->from), "MASTER_ADDR,%s,HZP_RANKS_KEY", rule);
-        return read_key(key, ret, reterr);
+        return hzp_pipe_read_key("HZP_RANKS_KEY", key, ret->key, reterr);
     }
     if (key)
         return hzp_fail_param(

@@ -56,6 +56,27 @@ int hzp_pipe_make_key(char ret[HZP_PIPE_KEY], struct hzp_err_text *reterr)
     return HZP_OK;
 }
 
+int hzp_pipe_read_key(const char *name, const char *text, char ret[HZP_PIPE_KEY],
+                      struct hzp_err_text *reterr)
+{
+    static const char z85[] = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
+                              ".-:+=^!/*?&<>()[]{}@%$#";
+    size_t n = strlen(text), hex = strspn(text, "0123456789abcdefABCDEF");
+    if (n != 64 || hex != n)
+        return hzp_fail_param(reterr, HZP_EINVAL, name,
+                              "%s is not 64 hexadecimal digits; `openssl rand -hex 32` makes some",
+                              name);
+    for (int i = 0; i < 8; i++) { /* four bytes are five digits of Z85 */
+        char word[9];
+        snprintf(word, sizeof(word), "%.8s", text + (size_t)8 * (size_t)i);
+        unsigned long value = strtoul(word, NULL, 16);
+        for (int k = 4; k >= 0; k--, value /= 85)
+            ret[5 * i + k] = z85[value % 85];
+    }
+    ret[HZP_PIPE_KEY - 1] = 0;
+    return HZP_OK;
+}
+
 static int failed(const char *what, const char *where, struct hzp_err_text *reterr)
 {
     return hzp_fail(reterr, HZP_EIO, "messages between ranks: %s %s: %s", what, where,
@@ -92,7 +113,7 @@ static bool is_tcp(const char *endpoint)
     return strncmp(endpoint, "tcp://", 6) == 0;
 }
 
-static bool is_loopback(const char *endpoint)
+bool hzp_pipe_loopback(const char *endpoint)
 {
     return !strncmp(endpoint, "tcp://127.0.0.1:", 16) || !strncmp(endpoint, "tcp://[::1]:", 12);
 }
@@ -105,7 +126,7 @@ static int listen_at(struct hzp_pipe *w, const char *endpoint)
     const char *port = strrchr(endpoint, ':');
     if (!is_tcp(endpoint))
         return zmq_bind(w->socket, endpoint);
-    int host = is_loopback(endpoint) ? (int)(port - endpoint) : 0;
+    int host = hzp_pipe_loopback(endpoint) ? (int)(port - endpoint) : 0;
     snprintf(address, sizeof(address), "%.*s%s", host, endpoint, host ? "" : "tcp://*");
     size_t at = strlen(address);
     snprintf(address + at, sizeof(address) - at, "%s", strcmp(port, ":0") ? port : ":*");
@@ -116,7 +137,7 @@ static int start(struct hzp_pipe *w, const struct hzp_pipe_place *at, size_t mes
                  struct hzp_err_text *reterr)
 {
     int64_t most = (int64_t)message_max;
-    if (!at->key[0] && is_tcp(at->endpoint) && !(at->open && is_loopback(at->endpoint)))
+    if (!at->key[0] && is_tcp(at->endpoint) && !(at->open && hzp_pipe_loopback(at->endpoint)))
         return hzp_fail(reterr, HZP_EINVAL, "messages between ranks: %s%s there is no key",
                         at->endpoint, at->open ? " is not loopback, and" : ":");
     w->event = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
@@ -128,8 +149,14 @@ static int start(struct hzp_pipe *w, const struct hzp_pipe_place *at, size_t mes
     zmq_setsockopt(w->socket, ZMQ_MAXMSGSIZE, &most, sizeof(most));
     set_number(w->socket, ZMQ_LINGER, 1000); /* goodbyes and refusals still leave */
     set_number(w->socket, ZMQ_IPV6, 1);
-    set_number(w->socket, ZMQ_SNDHWM, QUEUE);
-    set_number(w->socket, ZMQ_RCVHWM, QUEUE);
+    set_number(w->socket, ZMQ_SNDHWM, at->queue ? at->queue : QUEUE);
+    set_number(w->socket, ZMQ_RCVHWM, at->queue ? at->queue : QUEUE);
+    if (at->queue) {
+        set_number(w->socket, ZMQ_IMMEDIATE, 1);
+        set_number(w->socket, ZMQ_HEARTBEAT_IVL, 3000);
+        set_number(w->socket, ZMQ_HEARTBEAT_TIMEOUT, 30000);
+        set_number(w->socket, ZMQ_RECONNECT_IVL_MAX, 2000);
+    }
     if (w->listens)
         set_number(w->socket, ZMQ_ROUTER_MANDATORY, 1);
     int r = w->listens ? listen_at(w, at->endpoint) : zmq_connect(w->socket, at->endpoint);

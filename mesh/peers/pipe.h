@@ -28,6 +28,10 @@ enum {
 /* A new secret key.  HZP_EUNSUP: this ZeroMQ has no CURVE. */
 int hzp_pipe_make_key(char ret[HZP_PIPE_KEY], struct hzp_err_text *reterr);
 
+/* The secret key that 64 hexadecimal digits are, the value of the variable `name`.  HZP_EINVAL. */
+int hzp_pipe_read_key(const char *name, const char *text, char ret[HZP_PIPE_KEY],
+                      struct hzp_err_text *reterr);
+
 /* Where rank 0 listens. */
 struct hzp_pipe_place {
     char endpoint[HZP_PIPE_ENDPOINT]; /* "ipc://FILE", which is replaced if it is there, or
@@ -36,6 +40,9 @@ struct hzp_pipe_place {
                                        * PORT 0: any free one; "": nowhere */
     char key[HZP_PIPE_KEY];           /* the secret half, of messages over TCP; "": none */
     bool open; /* without a key on a loopback address: every user of this machine may connect */
+    /* Messages that a peer may be behind; 0: many.  With a number they go only to who is connected,
+     * others' sends are HZP_EBUSY; and a peer that does not answer for seconds counts as gone. */
+    int queue;
 };
 
 /* Who sent a message, as the listening side knows it. */
@@ -70,6 +77,7 @@ void hzp_pipe_host(struct hzp_pipe *w, char ret[HZP_PIPE_HOST]);
 /* Returns when a message has come, it was poked, or after so long. */
 void hzp_pipe_wait(struct hzp_pipe *w, long milliseconds);
 void hzp_pipe_poke(struct hzp_pipe *w); /* any thread */
+bool hzp_pipe_loopback(const char *endpoint);
 
 static inline bool hzp_pipe_same(const struct hzp_pipe_peer *a, const struct hzp_pipe_peer *b)
 {

@@ -324,6 +324,19 @@ static void add_copy(struct hzp_plan *chain, const struct hzp_train_space *s, fl
     }
 }
 
+void hzp_update_audit_again(struct hzp_plan *chain, const struct hzp_model *model,
+                            const struct hzp_version *draft, struct hzp_train_space *s, bool fresh)
+{
+    hzp_assert_engine_thread();
+    s->result->checksum = 0;
+    s->result->nonfinite = 0;
+    if (fresh)
+        s->result->sumsq = 0;
+    for (int32_t u = 0; u < model->layout->units; u++)
+        hzp_update_audit(chain, model, draft, s, u);
+    hzp_update_end(chain, model, draft, s);
+}
+
 void hzp_update_save(struct hzp_plan *chain, const struct hzp_train_space *s)
 {
     HZP_ASSERT(s->config.backup);

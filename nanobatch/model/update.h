@@ -54,6 +54,12 @@ void hzp_update_audit(struct hzp_plan *chain, const struct hzp_model *model,
 void hzp_update_end(struct hzp_plan *chain, const struct hzp_model *model,
                     const struct hzp_version *draft, const struct hzp_train_space *space);
 
+/* Audits a draft that the host has written to, and makes its fp8 projections.  fresh: no update
+ * made it, so there is no norm.  One rank. */
+void hzp_update_audit_again(struct hzp_plan *chain, const struct hzp_model *model,
+                            const struct hzp_version *draft, struct hzp_train_space *space,
+                            bool fresh);
+
 /* Copies moments and residuals to their backup (config.backup), and back: bit for bit. */
 void hzp_update_save(struct hzp_plan *chain, const struct hzp_train_space *space);
 void hzp_update_restore(struct hzp_plan *chain, const struct hzp_train_space *space);

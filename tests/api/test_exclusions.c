@@ -112,6 +112,21 @@ static void test_stages(void **state)
     allows(&s, 4);
 }
 
+static void test_mesh(void **state)
+{
+    struct hzp_engine_settings s = plain();
+    s.mesh.url = (struct hzp_option_list){.item = {"tcp://a:1", "tcp://b:1"}, .count = 2};
+    s.canary.share = 0.5;
+    s.learning.gate = "held-out";
+    allows(&s, 1);
+    s.canary.share = 0;
+    refuses(&s, 2, "--mesh", "--mesh cannot be used with --ranks: ");
+    s.learning.max_effect = 0.5;
+    refuses(&s, 1, "--mesh", "--max-effect");
+    s.no_train = 1;
+    refuses(&s, 1, "--mesh", "--no-train");
+}
+
 static void test_drafts(void **state)
 {
     struct hzp_engine_settings s = plain();
@@ -174,6 +189,7 @@ int main(int argc, char **argv)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_skip),     cmocka_unit_test(test_tensor),
         cmocka_unit_test(test_replicas), cmocka_unit_test(test_stages),
-        cmocka_unit_test(test_drafts),   cmocka_unit_test(test_document)};
+        cmocka_unit_test(test_mesh),     cmocka_unit_test(test_drafts),
+        cmocka_unit_test(test_document)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

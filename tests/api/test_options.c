@@ -139,8 +139,19 @@ static void options_have_parts(void **state)
          "--shard takes z1=VALUE, z2=VALUE, z3=VALUE, stages=VALUE, separated by commas, not"},
         {"--shard", "z1=", "--shard z1 takes a whole number"},
         {"--queue", "5,tokens=0", "--queue tokens takes a whole number from 1 to"},
-        {"--queue", "11111111111111111111111111111111111111111111111111111111111111111111", "long"},
+        {"--mesh", "tcp://a:1,tcp://b:1,part=2", "--mesh part takes a number from 0.001 to 1"},
+        {"--mesh", "tcp://a:1,tcp://b:1,parts=1", "--mesh takes a value, part=VALUE"},
+        {"--mesh", "tcp://a:1,rule=best", "--mesh rule takes one of delta|ema"},
     };
+    assert_int_equal(parse("serve", "dir", "--mesh", "tcp://a:1,tcp://b:2,every=7", NULL), HZP_OK);
+    assert_int_equal(options.engine.mesh.url.count, 2);
+    assert_string_equal(options.engine.mesh.url.item[1], "tcp://b:2");
+    assert_int_equal(options.engine.mesh.every, 7);
+    char digits[200];
+    memset(digits, '1', sizeof(digits));
+    digits[199] = 0;
+    assert_int_equal(parse("serve", "dir", "--queue", digits, NULL), HZP_EINVAL);
+    assert_non_null(strstr(err.text, "long"));
     for (int i = 0; i < HZP_COUNT(bad); i++) {
         assert_int_equal(parse("serve", "dir", bad[i][0], bad[i][1], NULL), HZP_EINVAL);
         if (!strstr(err.text, bad[i][2]))

@@ -53,8 +53,9 @@ SUBFOLDERS = {
         "state": [],
         "learner": ["table", "state"],
         "checks": ["table", "state", "learner"],
-        "conductor": ["table", "state", "learner", "checks"],
-        "history": ["table", "state", "learner", "checks", "conductor"],
+        "sites": [],
+        "conductor": ["table", "state", "learner", "checks", "sites"],
+        "history": ["table", "state", "learner", "checks", "sites", "conductor"],
     },
     "text": {
         "chars": [],

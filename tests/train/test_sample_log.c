@@ -422,7 +422,7 @@ static void test_upgrade(void **state)
            "ALTER TABLE versions DROP COLUMN parent; ALTER TABLE versions DROP COLUMN gate_before;"
            "ALTER TABLE versions DROP COLUMN gate_after; DROP TABLE names; DROP TABLE marks;"
            "DROP TABLE sessions; DROP TABLE sources; DROP TABLE lessons;"
-           "DROP TABLE passes;"
+           "DROP TABLE passes; ALTER TABLE versions DROP COLUMN sites;"
            "PRAGMA user_version = 1");
     assert_int_equal(hzp_sample_log_open(p->path, "another", &other, &text), HZP_EINVAL);
     change(p, "CREATE TABLE bodies (a); DROP TABLE bodies"); /* it was not upgraded */

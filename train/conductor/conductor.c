@@ -46,6 +46,7 @@ static enum turned turn_idle(struct hzp_trainer *t);
 static enum turned turn_prepare(struct hzp_trainer *t);
 static enum turned turn_wait(struct hzp_trainer *t);
 static enum turned turn_update(struct hzp_trainer *t);
+static enum turned turn_merge(struct hzp_trainer *t);
 static void ended_micro(struct hzp_trainer *t, const struct hzp_step *step, uint64_t now_ns);
 static void ended_update(struct hzp_trainer *t, const struct hzp_step *step, uint64_t now_ns);
 
@@ -68,6 +69,12 @@ static const struct state states[HZP_TRAINER_STAGES] = {
                             .writes = true,
                             .turn = turn_update,
                             .ended = ended_update},
+    [HZP_TRAINER_MERGE] = {.name = "merge",
+                           .paused = GOES_ON,
+                           .busy = BUSY,
+                           .writes = true,
+                           .turn = turn_merge,
+                           .ended = hzp_trainer_end_merge},
     [HZP_TRAINER_GATE] = {.name = "gate",
                           .busy = BUSY_UNLESS_PAUSED,
                           .writes = true,
@@ -138,7 +145,7 @@ static enum turned turn_idle(struct hzp_trainer *t)
     if (t->learner->unpublished && !by_lesson && (!begin || t->freeze))
         return FLUSH;
     if (!begin)
-        return OFFER_NONE;
+        return hzp_trainer_merge_alone(t) ? OFFER_CHAIN : OFFER_NONE;
     return hzp_trainer_begin_draw(t) ? OFFER_CHAIN : AGAIN;
 }
 
@@ -161,6 +168,11 @@ static enum turned turn_wait(struct hzp_trainer *t)
 static enum turned turn_update(struct hzp_trainer *t)
 {
     return t->learner->tail ? OFFER_NONE : OFFER_CHAIN;
+}
+
+static enum turned turn_merge(struct hzp_trainer *t)
+{
+    return hzp_trainer_merge_turn(t) ? OFFER_CHAIN : OFFER_NONE;
 }
 
 /* --- Ends ------------------------------------------------------------------------------------- */
@@ -210,7 +222,8 @@ int hzp_trainer_turn_ranks(struct hzp_trainer *t)
  * the end of the tail that does. */
 static bool ends_in_a_version(const struct hzp_trainer *t)
 {
-    bool update = t->stage == HZP_TRAINER_UPDATE && !t->learner->collectives;
+    bool update = (t->stage == HZP_TRAINER_UPDATE && !t->learner->collectives) ||
+                  t->stage == HZP_TRAINER_MERGE;
     return (update && !hzp_trainer_checks(t)) || hzp_trainer_decides(t);
 }
 

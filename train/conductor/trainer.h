@@ -66,6 +66,7 @@
 #include "nanobatch/model/operations.h"
 #include "nanobatch/source.h"
 #include "train/checks/gate.h"
+#include "train/sites/sites.h"
 #include "train/state/state_file.h"
 #include "train/table/sample_queue.h"
 #include "weights/trials.h"
@@ -94,6 +95,8 @@ struct hzp_update_report {
     bool rejected;    /* the gate refused the draft, or its trial ended badly: nothing changed, its
                     * samples are not learned */
     bool withdrawn;   /* the trial was ended without a verdict: its samples are drawn again */
+    uint32_t sites;   /* sites with whose averages its draft was made, as bits; 0: none */
+    bool alone;       /* there is no update, only the average */
     uint64_t trial;   /* rejected, withdrawn: the version that was on trial; 0: none */
     double gate_before, gate_after; /* mean losses on the gate's samples; NaN: no gate */
     const char *gate_tag;           /* rejected: the tag whose loss rose; NULL: that of all */
@@ -122,6 +125,7 @@ struct hzp_trainer_config {
     const struct hzp_gate *gate; /* borrowed, needs publish_every 1; NULL: none */
     struct hzp_trials *trials;   /* borrowed, the same, and one rank; NULL: drafts are published at
                                   * once */
+    struct hzp_sites *sites;     /* borrowed, and one rank; NULL: none */
     /* How ranks divide gradients and optimizer state.  The model's layout is padded for it; ordered
      * may be set with one rank, too. */
     struct hzp_shards shards;
@@ -164,6 +168,11 @@ void hzp_trainer_finish(struct hzp_trainer *t);
 int hzp_trainer_freeze(void *trainer, const struct hzp_border *border);
 int hzp_trainer_thaw(void *trainer, const struct hzp_border *border);
 struct hzp_version *hzp_trainer_frozen(const struct hzp_trainer *t); /* NULL: it is not */
+
+/* With sites, when the loop exists: starts their thread.  It has ended when the loop has, and
+ * hzp_trainer_end_sites was called. */
+int hzp_trainer_start_sites(struct hzp_trainer *t, struct hzp_loop *loop);
+void hzp_trainer_end_sites(struct hzp_trainer *t);
 
 /* True: moments and residuals belong to the current version and can be saved, because no update
  * runs and none is finished but unpublished. */

@@ -99,7 +99,8 @@ static void go_on(struct hzp_trainer *t, const struct hzp_step *step)
 void hzp_trainer_check(struct hzp_trainer *t, const struct hzp_step *step)
 {
     t->check = 0;
-    go_on(t, step);
+    if (!hzp_trainer_merge(t))
+        go_on(t, step);
 }
 
 void hzp_trainer_passed(struct hzp_trainer *t, const struct hzp_step *step)

@@ -21,6 +21,7 @@ enum hzp_trainer_stage {
     HZP_TRAINER_ACCUMULATE, /* a micro-batch's chain is in progress */
     HZP_TRAINER_WAIT,       /* gradients are complete; the update may not begin yet */
     HZP_TRAINER_UPDATE,     /* the update's chain is in progress, or only its tail */
+    HZP_TRAINER_MERGE,      /* an average of sites is written into the draft: trainer_sites.c */
     HZP_TRAINER_GATE,       /* a micro-batch of the gate's samples is in progress */
     HZP_TRAINER_TRIAL,      /* the draft is on trial; no chain */
     HZP_TRAINER_UNDO,       /* the chain that copies the optimizer's state back is in progress */
@@ -107,6 +108,12 @@ struct hzp_trainer {
     atomic_bool parting; /* any thread: a rank was lost, and the ranks have not met again */
     char *loaded_dir;    /* the checkpoint whose state was loaded; NULL: none */
 
+    struct {                      /* trainer_sites.c */
+        struct hzp_version *lent; /* their thread reads it and its residuals; NULL: it does not */
+        int phase;
+        bool alone; /* the draft has an average and no update */
+        bool open;  /* the draft has an average, of which nothing has become yet */
+    } site;
     struct hzp_gate_check *gate; /* NULL: none */
     uint64_t gate_device_ns;     /* the update's device time before the evaluation began */
     int check;                   /* the check of the draft that is in progress */
@@ -240,6 +247,18 @@ bool hzp_trainer_checks(const struct hzp_trainer *t);
 bool hzp_trainer_decides(const struct hzp_trainer *t);
 /* A chain of the gate's has ended. */
 void hzp_trainer_end_gate(struct hzp_trainer *t, const struct hzp_step *step, uint64_t now_ns);
+
+/* --- trainer_sites.c -------------------------------------------------------------------------- */
+
+/* The draft is good: whether an average is written into it, after which its checks begin. */
+bool hzp_trainer_merge(struct hzp_trainer *t);
+/* Idle: begins a draft that has only an average.  False: there is none, or it must wait. */
+bool hzp_trainer_merge_alone(struct hzp_trainer *t);
+/* In stage MERGE: whether its chain may be offered; it has ended. */
+bool hzp_trainer_merge_turn(struct hzp_trainer *t);
+void hzp_trainer_end_merge(struct hzp_trainer *t, const struct hzp_step *step, uint64_t now_ns);
+/* What became of the draft; kept: it is published, or will be. */
+void hzp_trainer_note_merged(struct hzp_trainer *t, bool kept);
 
 /* --- trainer_trial.c ------------------------------------------------------------------------- */
 

@@ -31,7 +31,7 @@ void hzp_trainer_trial_begin(struct hzp_trainer *t)
     hzp_trainer_fill_record(t, record);
     record->learned_through = hzp_sample_queue_foresee(t->config.queue);
     record->learned = t->learned;
-    if (hzp_trainer_by_lesson(t)) { /* its updates count in the draft already */
+    if (hzp_trainer_by_lesson(t) || t->site.alone) { /* its updates count in the draft already */
         record->optimizer_step = t->learner->optimizer_step;
         record->loss = t->version_loss_sum / t->version_weight_sum;
     } else {

@@ -160,7 +160,7 @@ bool hzp_trainer_begin_update(struct hzp_trainer *t, bool *ret_flush)
     struct hzp_weights *w = t->config.model->weights;
     struct hzp_learner *l = t->learner;
     bool by_lesson = hzp_trainer_by_lesson(t), begun = by_lesson && l->unpublished;
-    if (l->tail || !hzp_trainer_may_tell(t))
+    if (l->tail || !hzp_trainer_may_tell(t) || t->site.lent)
         return false;
     if (t->freeze && !begun) {
         *ret_flush = l->unpublished > 0;
@@ -386,17 +386,19 @@ void hzp_trainer_keep_update(struct hzp_trainer *t, const struct hzp_step *step)
 {
     struct hzp_weights *w = t->config.model->weights;
     bool by_lesson = hzp_trainer_by_lesson(t);
+    if (t->config.sites && !t->site.alone)
+        hzp_sites_note(t->config.sites, 1, hzp_trainer_judged(t).samples);
     if (by_lesson || hzp_trainer_checks(t))
         hzp_trainer_tell_verdict(t, true);
-    if (by_lesson)
+    if (by_lesson && !t->site.alone)
         t->learned_through = hzp_sample_queue_judge(t->config.queue, HZP_GROUP_ACCEPTED);
-    else
+    else if (!t->site.alone)
         take_update(t);
     if (t->gate)
         hzp_gate_accept(t->gate);
     /* Publishing counts the update as finished in the same call, so no reader sees a staleness
      * above the bound. */
-    if (by_lesson || must_publish(t)) {
+    if (by_lesson || t->site.alone || must_publish(t)) {
         hzp_trainer_publish(t, step);
         t->now.version = hzp_weights_current(w)->record.id;
     } else {
@@ -411,8 +413,11 @@ void hzp_trainer_close_update(struct hzp_trainer *t, const struct hzp_step *step
         t->stage = HZP_TRAINER_IDLE;
     uint64_t now = hzp_now_ns();
     t->now.wall_ns = now - t->begin_ns;
-    count_update(t);
-    track_use(t, now);
+    if (!t->site.alone) {
+        count_update(t);
+        track_use(t, now);
+    }
+    hzp_trainer_note_merged(t, !t->now.skipped);
     if (t->config.on_update)
         t->config.on_update(t->config.ctx, &t->now);
 }
@@ -449,7 +454,7 @@ void hzp_trainer_end_update(struct hzp_trainer *t, const struct hzp_step *step)
 struct hzp_sample_group hzp_trainer_judged(const struct hzp_trainer *t)
 {
     const struct hzp_update_report *now = &t->now;
-    if (hzp_trainer_by_lesson(t))
+    if (hzp_trainer_by_lesson(t) && !t->site.alone)
         return hzp_sample_queue_group(t->config.queue);
     return (struct hzp_sample_group){
         .samples = now->samples, .first = now->first_sequence, .last = now->last_sequence};
@@ -507,7 +512,9 @@ void hzp_trainer_end_undo(struct hzp_trainer *t, const struct hzp_step *step, ui
     t->now.withdrawn = t->withdraws;
     t->withdraws = false;
     t->now.rejected = !t->now.withdrawn;
-    if (hzp_trainer_by_lesson(t)) {
+    if (t->site.alone) {
+        t->now.dropped = false;
+    } else if (hzp_trainer_by_lesson(t)) {
         hzp_trainer_forget_group(t, t->now.rejected ? HZP_GROUP_REJECTED : HZP_GROUP_WITHDRAWN);
     } else if (t->now.rejected) {
         t->draws++;

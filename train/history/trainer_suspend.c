@@ -44,7 +44,7 @@ int hzp_trainer_suspend(void *trainer, const struct hzp_border *border)
         return HZP_EBUSY; /* the link may still read and write what would be given up */
     give_up(t, border->last_step);
     bool rests = t->stage == HZP_TRAINER_IDLE || t->stage == HZP_TRAINER_BROKEN;
-    if (!rests || t->learner->unpublished)
+    if (!rests || t->learner->unpublished || t->site.lent)
         return HZP_EBUSY;
     t->batch.begun = false;
     t->suspended = true;

@@ -13,7 +13,7 @@
 
 enum {
     APPLICATION_ID = 0x485a5053, /* "HZPS": the application id that SQLite stores in the file */
-    SCHEMA_VERSION = 7,
+    SCHEMA_VERSION = 8,
     BODY_KEPT_MS = 86400000, /* how long a body's key is known: a day */
 };
 
@@ -75,13 +75,21 @@ static const char schema7[] =
     "CREATE TABLE passes (name TEXT NOT NULL, first INTEGER NOT NULL, last INTEGER NOT NULL,"
     " done INTEGER NOT NULL, learned INTEGER NOT NULL, PRIMARY KEY (name, first)) WITHOUT ROWID;";
 
+/* What version 8 added: the sites with whose averages a version was made, as bits. */
+static const char schema8[] = "ALTER TABLE versions ADD COLUMN sites INTEGER NOT NULL DEFAULT 0;";
+
 #define NEWEST_CHECKPOINT "(SELECT name FROM checkpoints ORDER BY id DESC LIMIT 1)"
 
 static const struct {
     int version;
     const char *sql;
-} schemas[] = {{1, schema},  {2, schema2}, {3, schema3},
-               {5, schema5}, {6, schema6}, {SCHEMA_VERSION, schema7}};
+} schemas[] = {{1, schema},
+               {2, schema2},
+               {3, schema3},
+               {5, schema5},
+               {6, schema6},
+               {7, schema7},
+               {SCHEMA_VERSION, schema8}};
 
 static const char sql_read[] =
     "SELECT sequence_number, count, data, checksum, done, learned FROM samples"

@@ -29,12 +29,12 @@ int hzp_sample_log_version(struct hzp_sample_log *log, const struct hzp_version_
     int r = hzp_sample_log_change(
         log,
         "INSERT INTO versions (id, optimizer_step, published_unix_ms, loss, checksum,"
-        " learned_through, learned_more, learned, parent, gate_before, gate_after)"
-        " VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11)",
-        "adding a version", reterr, "iiiriiibirr", (int64_t)record->id, record->optimizer_step,
+        " learned_through, learned_more, learned, parent, gate_before, gate_after,"
+        " sites) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12)",
+        "adding a version", reterr, "iiiriiibirri", (int64_t)record->id, record->optimizer_step,
         record->published_unix_ms, record->loss, (int64_t)record->checksum, record->learned_through,
         (int64_t)record->learned.more, range, ranges * 2 * (int)sizeof(range[0]),
-        (int64_t)record->parent, record->gate_before, record->gate_after);
+        (int64_t)record->parent, record->gate_before, record->gate_after, (int64_t)record->sites);
     log->version_missing = log->version_missing || r < 0;
     return r;
 }
@@ -56,7 +56,8 @@ static void read_record(sqlite3_stmt *s, struct hzp_version_record *ret)
                                        .learned.ranges = HZP_MIN(ranges, HZP_LEARNED_MAX),
                                        .parent = (uint64_t)sqlite3_column_int64(s, 8),
                                        .gate_before = read_loss(s, 9),
-                                       .gate_after = read_loss(s, 10)};
+                                       .gate_after = read_loss(s, 10),
+                                       .sites = (uint32_t)sqlite3_column_int64(s, 11)};
     for (int32_t i = 0; i < ret->learned.ranges; i++) {
         memcpy(pair, blob + (size_t)i * sizeof(pair), sizeof(pair));
         ret->learned.first[i] = pair[0];
@@ -69,7 +70,7 @@ int32_t hzp_sample_log_read_versions(struct hzp_sample_log *log, uint64_t below,
 {
     static const char sql[] = "SELECT id, optimizer_step, published_unix_ms, loss, checksum,"
                               " learned_through, learned_more, learned, parent, gate_before,"
-                              " gate_after FROM versions"
+                              " gate_after, sites FROM versions"
                               " WHERE id < ?1 ORDER BY id DESC LIMIT ?2";
     int32_t n = 0;
     HZP_LOCKED(&log->lock);

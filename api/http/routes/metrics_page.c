@@ -422,6 +422,7 @@ char *hzp_metrics_page(struct hzp_server *server)
     training(&page, server);
     ranks_of_job(&page, server);
     hzp_replicas_metrics(&page, server->engine);
+    hzp_mesh_metrics(&page, server->engine);
     hzp_rollouts_metrics(&page, server->engine);
     /* Copies the counters, so that the lock is not held while the page is written. */
     struct hzp_metrics *copy = hzp_xmalloc(sizeof(*copy));

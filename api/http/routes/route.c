@@ -87,6 +87,8 @@ static const char *missing(const struct hzp_engine *engine, unsigned needs)
         return "this server makes no rollouts";
     if (needs & HZP_NEEDS_RANKS && !engine->front)
         return "this server has no replicas: it was started without --replicas";
+    if (needs & HZP_NEEDS_MESH && !engine->sites)
+        return "this server is no site: it was started without --mesh";
     return NULL;
 }
 

@@ -17,10 +17,12 @@ hzp_route_of hzp_route_completion, hzp_route_count_tokens, hzp_route_feedback, h
     hzp_route_lessons, hzp_route_lesson, hzp_route_undo, hzp_route_version_get,
     hzp_route_version_post, hzp_route_name_delete, hzp_route_replication, hzp_route_replication_get,
     hzp_route_replication_begin, hzp_route_replication_put, hzp_route_replication_activate,
-    hzp_route_job, hzp_route_example_get, hzp_route_example_delete, hzp_route_rollouts_post,
-    hzp_route_rollouts, hzp_route_rollout, hzp_route_rollout_delete, hzp_route_sample_reward;
+    hzp_route_job, hzp_route_mesh, hzp_route_example_get, hzp_route_example_delete,
+    hzp_route_rollouts_post, hzp_route_rollouts, hzp_route_rollout, hzp_route_rollout_delete,
+    hzp_route_sample_reward;
 bool hzp_feed_examples(struct hzp_exchange *x);
 
 struct hzp_page;
-/* Writes the metrics of rollouts. */
+/* Writes the metrics of sites; of rollouts. */
+void hzp_mesh_metrics(struct hzp_page *page, const struct hzp_engine *engine);
 void hzp_rollouts_metrics(struct hzp_page *page, const struct hzp_engine *engine);

@@ -31,7 +31,8 @@
 int hzp_places_read(const struct hzp_engine *engine, struct hzp_places *ret,
                     struct hzp_err_text *reterr)
 {
-    *ret = (struct hzp_places){.weights = engine->parts.weights, .most = INT64_MAX};
+    *ret = (struct hzp_places){
+        .weights = engine->parts.weights, .sites = engine->sites, .most = INT64_MAX};
     if (!engine->state)
         return HZP_OK;
     ret->most = hzp_state_learned_through(engine->state, INT64_MAX);
@@ -95,18 +96,24 @@ json_t *hzp_version_json(const struct hzp_version_record *record, const struct h
     for (int32_t i = 0; i < places->names; i++)
         if (places->name[i].id == record->id)
             json_array_append_new(names, json_string(places->name[i].name));
+    json_t *sites = json_array();
+    int self, count = places->sites ? hzp_sites_count(places->sites, &self) : 0;
+    for (int i = 0; i < HZP_SITES_MAX; i++)
+        if (record->sites >> i & 1) /* of an earlier run with other sites: their numbers */
+            json_array_append_new(sites, i < count ? json_string(hzp_sites_name(places->sites, i))
+                                                   : json_integer(i));
     int64_t through = HZP_MIN(record->learned_through, places->most);
     char checksum[20];
     snprintf(checksum, sizeof(checksum), "%016llx", (unsigned long long)record->checksum);
     return json_pack(
-        "{s:I, s:o, s:I, s:s, s:I, s:o, s:o, s:o, s:s, s:o, s:b, s:o, s:b, s:b, s:o}", "id",
-        (json_int_t)record->id, "parent", number_json((int64_t)record->parent), "optimizer_step",
-        (json_int_t)record->optimizer_step, "state", state_name(record->state), "published_unix_ms",
-        (json_int_t)record->published_unix_ms, "loss", loss_json(record->loss), "gate_loss_before",
-        loss_json(record->gate_before), "gate_loss_after", loss_json(record->gate_after),
-        "checksum", checksum, "learned", learned, "learned_more", record->learned.more,
-        "learned_through", hzp_through_json(through), "on_disk", on_disk, "in_slot",
-        hzp_weights_resident(places->weights, record->id), "names", names);
+        "{s:I, s:o, s:o, s:I, s:s, s:I, s:o, s:o, s:o, s:s, s:o, s:b, s:o, s:b, s:b, s:o}", "id",
+        (json_int_t)record->id, "parent", number_json((int64_t)record->parent), "sites", sites,
+        "optimizer_step", (json_int_t)record->optimizer_step, "state", state_name(record->state),
+        "published_unix_ms", (json_int_t)record->published_unix_ms, "loss", loss_json(record->loss),
+        "gate_loss_before", loss_json(record->gate_before), "gate_loss_after",
+        loss_json(record->gate_after), "checksum", checksum, "learned", learned, "learned_more",
+        record->learned.more, "learned_through", hzp_through_json(through), "on_disk", on_disk,
+        "in_slot", hzp_weights_resident(places->weights, record->id), "names", names);
 }
 
 /* ---- errors ---- */

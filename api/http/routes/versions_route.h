@@ -13,6 +13,7 @@
 /* What is on disk and has a name, read once for many versions. */
 struct hzp_places {
     struct hzp_weights *weights;
+    const struct hzp_sites *sites;      /* NULL: no --mesh */
     struct hzp_logged_checkpoint *kept; /* [keeps] */
     struct hzp_version_name *name;      /* [names] */
     int32_t keeps, names;

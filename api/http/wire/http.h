@@ -169,6 +169,7 @@ enum hzp_route_needs {
     HZP_NEEDS_RANKS = 8,    /* it has replicas */
     HZP_NEEDS_BODY = 16,    /* x->asked: the body, which has what the route's fields say */
     HZP_TAKES_BODY = 32,    /* the same; without a body an empty object */
+    HZP_NEEDS_MESH = 64,    /* it is a site */
 };
 
 /* How a request on a path is answered. */
