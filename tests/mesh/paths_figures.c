@@ -5,8 +5,8 @@
  *     paths_figures [SEEDS [TRIALS]]
  *
  * 24 layers, 0.055 s of forward per layer and sample, micro-batches of 2 samples of 4 MiB, 0.35 s
- * on top of each transfer.  A seed shuffles which node is where; of TRIALS exchanges of places those
- * are kept that make the full pipeline faster, so that it does not suffer from the shuffle. */
+ * on top of each transfer.  A seed shuffles which node is where; of TRIALS exchanges of places
+ * those are kept that make the full pipeline faster, which then does not suffer from it. */
 #include "mesh/paths/paths.h"
 #include "tests/mesh/places.h"
 
