@@ -6,6 +6,7 @@
  * training micro-batch.  Without MODEL the model is a built-in one of 135 million parameters with
  * random weights. */
 #include "api/cli/commands.h"
+#include "api/cli/plan_paths.h"
 #include "api/engine/assembly.h"
 #include "base/arena.h"
 #include "nanobatch/run/exec.h"
@@ -292,7 +293,8 @@ int hzp_cmd_plan(const struct hzp_options *options)
     struct planning p = {.settings = &options->plan};
     struct hzp_err_text err = {0};
     hzp_plan_init(&p.plan);
-    int r = plan(&p, &options->engine, &err);
+    const char *word = options->words ? options->word[0] : NULL;
+    int r = hzp_is_paths_file(word) ? hzp_plan_paths(word, &err) : plan(&p, &options->engine, &err);
     if (r < 0)
         fprintf(stderr, "hzpserve: %s\n", err.text[0] ? err.text : hzp_err_name(r));
     close_all(&p);

@@ -4,6 +4,7 @@
 #include "api/cli/bundled.h"
 #include "api/cli/nearest.h"
 #include "api/cli/option_table.h"
+#include "api/cli/plan_paths.h"
 #include "base/arena.h"
 #include "base/decimal.h"
 
@@ -517,7 +518,8 @@ int hzp_options_parse(int argc, char **argv, struct hzp_options *ret, struct hzp
     if (only_reads(ret))
         model = 1; /* no word names one */
     const char *dir = ret->words > model ? ret->word[model] : bundled(ret);
-    if (dir && (command->command & WITH_MODEL))
+    bool paths = ret->command == HZP_COMMAND_PLAN && hzp_is_paths_file(dir);
+    if (dir && (command->command & WITH_MODEL) && !paths)
         HZP_TRY(hzp_model_check(dir, reterr));
     if (ret->command == HZP_COMMAND_SERVE && dir) {
         /* The model is known now: start again with its settings, which the others override. */

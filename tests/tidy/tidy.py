@@ -39,6 +39,7 @@ SUBFOLDERS = {
         "link": [],
         "peers": [],
         "launch": ["peers"],
+        "paths": [],
     },
     "nanobatch": {
         "plan": [],
