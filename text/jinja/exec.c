@@ -259,7 +259,7 @@ static void generation(struct jrun *r, const struct jnode *node)
     struct hzp_jinja_output *ret = r->ret;
     if (!outer || r->m.failed)
         return;
-    if (hzp_text_grow((void **)&ret->span, &ret->room, ret->spans + 1, sizeof(*ret->span)) < 0)
+    if (hzp_text_grow(&ret->span, &ret->room, ret->spans + 1, sizeof(*ret->span)) < 0)
         hzp_j_fail(&r->m, "out of memory");
     else
         ret->span[ret->spans++] = (struct hzp_jinja_span){from, r->main_out.n};

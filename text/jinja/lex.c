@@ -62,9 +62,7 @@ static size_t skip_space(const struct lexer *x, size_t at)
 static size_t strip_end(const char *text, size_t n)
 {
     while (n) {
-        size_t at = n - 1;
-        while (at && ((uint8_t)text[at] & 0xC0) == 0x80)
-            at--;
+        size_t at = hzp_utf8_before(text, n);
         if (!space_at(text + at, n - at))
             break;
         n = at;

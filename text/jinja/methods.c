@@ -131,13 +131,6 @@ static void push_part(struct jrun *r, struct jval list, struct jval v, const cha
     hzp_j_push(&r->m, list.l, text);
 }
 
-static const char *back_one(const char *text, const char *p)
-{
-    for (p--; p > text && ((uint8_t)*p & 0xC0) == 0x80;)
-        p--;
-    return p;
-}
-
 static bool space_at(const char *p)
 {
     int step;
@@ -166,20 +159,21 @@ static void split_words(struct jrun *r, struct jval v, int64_t most, struct jval
 
 static void split_words_right(struct jrun *r, struct jval v, int64_t most, struct jval list)
 {
-    const char *text = v.s->text, *end = text + v.s->bytes;
+    const char *text = v.s->text;
+    size_t end = v.s->bytes;
     while (hzp_j_step(&r->m, 1)) {
-        while (end > text && space_at(back_one(text, end)))
-            end = back_one(text, end);
-        if (end == text)
+        while (end && space_at(text + hzp_utf8_before(text, end)))
+            end = hzp_utf8_before(text, end);
+        if (!end)
             return;
-        const char *to = end;
+        size_t to = end;
         if (most-- == 0) {
-            push_part(r, list, v, text, to);
+            push_part(r, list, v, text, text + to);
             return;
         }
-        while (end > text && !space_at(back_one(text, end)))
-            end = back_one(text, end);
-        push_part(r, list, v, end, to);
+        while (end && !space_at(text + hzp_utf8_before(text, end)))
+            end = hzp_utf8_before(text, end);
+        push_part(r, list, v, text + end, text + to);
     }
 }
 

@@ -39,9 +39,7 @@ struct jval hzp_j_strip(struct jrun *r, struct jval s, struct jval chars, int si
            hzp_j_step(&r->m, 1))
         from += (size_t)step;
     while ((sides & 2) && to > from && hzp_j_step(&r->m, 1)) {
-        size_t at = to - 1;
-        while (((uint8_t)text[at] & 0xC0) == 0x80)
-            at--;
+        size_t at = hzp_utf8_before(text, to);
         if (!in_set(hzp_utf8_get(text + at, &step), chars))
             break;
         to = at;
@@ -183,8 +181,7 @@ static uint32_t sigma(const struct jstr *s, size_t at)
     int step;
     bool before = false, after = false;
     for (size_t i = at; i > 0 && !before;) {
-        for (i--; i > 0 && ((uint8_t)s->text[i] & 0xC0) == 0x80;)
-            i--;
+        i = hzp_utf8_before(s->text, i);
         uint32_t code = hzp_utf8_get(s->text + i, &step);
         if (!cased(code) && code != '\'' && code != 0xAD)
             break;
