@@ -20,14 +20,7 @@ struct lexer {
 static struct jtoken *add(struct lexer *x, enum jtoken_kind kind, const char *text, size_t bytes)
 {
     struct jtokens *out = x->out;
-    if (out->n == out->room) {
-        size_t room = HZP_MAX(64, 2 * out->room);
-        struct jtoken *token = hzp_j_alloc(x->m, room * sizeof(*token));
-        if (out->n)
-            memcpy(token, out->token, out->n * sizeof(*token));
-        out->token = token;
-        out->room = room;
-    }
+    hzp_j_grow(x->m, &out->token, out->n, &out->room, sizeof(*out->token));
     struct jtoken *token = &out->token[out->n++];
     *token = (struct jtoken){
         .kind = (uint8_t)kind, .line = x->line, .text = text, .bytes = (int32_t)bytes};

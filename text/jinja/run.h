@@ -20,7 +20,8 @@ struct jbinding {
 struct jscope {
     struct jscope *up; /* NULL: the template's own, whose names are in jrun.root */
     struct jbinding *binding;
-    int32_t n, room;
+    int32_t n;
+    size_t room;
 };
 
 struct jmacro {

@@ -5,12 +5,10 @@
 #include "base/utf8.h"
 #include "text/jinja/run.h"
 
-#include <locale.h>
 #include <math.h>
-#include <pthread.h>
 #include <stdio.h>
 #include <string.h>
-#include <wctype.h>
+#include <utf8proc.h>
 
 bool hzp_j_is_space(uint32_t code)
 {
@@ -108,36 +106,20 @@ struct jval hzp_j_escape(struct jrun *r, struct jval v)
 
 /* ---- upper and lower case ---- */
 
-static locale_t letters;
-static pthread_once_t once = PTHREAD_ONCE_INIT;
-
-static void open_locale(void)
-{
-    letters = newlocale(LC_CTYPE_MASK, "C.UTF-8", (locale_t)0);
-}
-
 static uint32_t upper_of(uint32_t code)
 {
-    pthread_once(&once, open_locale);
-    if (code < 0x80 || !letters)
-        return code >= 'a' && code <= 'z' ? code - 32 : code;
-    return (uint32_t)towupper_l((wint_t)code, letters);
+    return (uint32_t)utf8proc_toupper((int32_t)code);
 }
 
 static uint32_t lower_of(uint32_t code)
 {
-    pthread_once(&once, open_locale);
-    if (code < 0x80 || !letters)
-        return code >= 'A' && code <= 'Z' ? code + 32 : code;
-    return (uint32_t)towlower_l((wint_t)code, letters);
+    return (uint32_t)utf8proc_tolower((int32_t)code);
 }
 
 bool hzp_j_is_letter(uint32_t code)
 {
-    pthread_once(&once, open_locale);
-    if (code < 0x80 || !letters)
-        return (code | 32) >= 'a' && (code | 32) <= 'z';
-    return iswalpha_l((wint_t)code, letters);
+    utf8proc_category_t category = utf8proc_category((int32_t)code);
+    return category >= UTF8PROC_CATEGORY_LU && category <= UTF8PROC_CATEGORY_LO;
 }
 
 static bool cased(uint32_t code)
