@@ -167,6 +167,14 @@ int hzp_schema_string(struct hzp_schema *s, const struct hzp_schema_item *at, in
 int hzp_schema_number(struct hzp_schema *s, const struct hzp_schema_item *at, bool integer,
                       int32_t from, int32_t *ret);
 
+/* The keywords that bound a number (schema_number.c). */
+enum { HZP_SCHEMA_BOUNDS = 4 };
+struct hzp_schema_bound {
+    const char *keyword;
+    bool lower, open; /* open: the bound itself is not a value */
+};
+extern const struct hzp_schema_bound hzp_schema_bound[HZP_SCHEMA_BOUNDS];
+
 /* Contents of strings that satisfy all schemas of the item; NULL in *ret: all do. */
 int hzp_schema_contents(struct hzp_schema *s, const struct hzp_schema_item *at,
                         enum hzp_spelling spelling, struct hzp_regular **ret);

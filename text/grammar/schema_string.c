@@ -122,19 +122,13 @@ static int restrict_to(struct hzp_schema *s, const struct hzp_schema_item *at,
                        enum hzp_spelling spelling, struct hzp_regular **of,
                        struct hzp_regular *with, bool without)
 {
-    struct hzp_regular *left = NULL;
-    if (with && !*of && without)
-        *of = chars(spelling, 0, -1);
-    if (with && !*of) {
+    if (with && !*of && !without) {
         *of = with;
         return HZP_OK;
     }
-    if (with)
-        left = without ? hzp_regular_without(*of, with) : hzp_regular_both(*of, with);
-    hzp_regular_destroy(with);
-    hzp_regular_destroy(*of);
-    *of = left;
-    return left ? HZP_OK : too_large(s, at);
+    if (with && !*of)
+        *of = chars(spelling, 0, -1);
+    return hzp_regular_limit(of, with, without) ? HZP_OK : too_large(s, at);
 }
 
 static int regex_contents(struct hzp_schema *s, const struct hzp_schema_item *at,
