@@ -65,22 +65,18 @@ static void add_wide(struct hzp_rules *rules, int32_t from, int32_t to)
     hzp_rules_bytes(rules, one, 'a', 'f', to);
 }
 
-void hzp_json_char(struct hzp_rules *rules, int32_t from, int32_t to)
-{
-    add_plain(rules, from, to);
-    add_wide(rules, from, to);
-}
-
 /* Between `least` and `most` (-1: any number) code points. */
 static int32_t add_chars(struct hzp_rules *rules, int32_t from, enum hzp_spelling spelling,
                          int32_t least, int32_t most)
 {
     struct hzp_part_of part = {.from = hzp_rules_node(rules)};
     part.to = hzp_rules_node(rules);
-    if (spelling == HZP_SPELL_JSON)
-        hzp_json_char(rules, part.from, part.to);
-    else
+    if (spelling == HZP_SPELL_JSON) {
+        add_plain(rules, part.from, part.to);
+        add_wide(rules, part.from, part.to);
+    } else {
         hzp_rules_codes(rules, part.from, 0, HZP_CODE_LAST, part.to);
+    }
     return hzp_rules_repeat(rules, from, part, least, most);
 }
 

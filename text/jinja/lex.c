@@ -374,8 +374,7 @@ static void lex_source(struct lexer *x)
                                strchr("%{#", x->text[tag + 1]) && x->text[tag + 1]))
             tag++;
         if (tag == x->n) {
-            add(x, T_TEXT, x->text + x->at, x->n - x->at)->value =
-                hzp_j_string(x->m, x->text + x->at, x->n - x->at);
+            add_text(x, tag, '+', true);
             break;
         }
         char kind = x->text[tag + 1], sign = tag + 2 < x->n ? x->text[tag + 2] : 0;

@@ -26,17 +26,18 @@ static bool in_set(uint32_t code, struct jval chars)
     return false;
 }
 
-struct jval hzp_j_strip(struct jrun *r, struct jval s, struct jval chars, int sides)
+J_BUILTIN(hzp_j_do_strip)
 {
+    struct jval s = hzp_j_str(&r->m, v), chars = arg[0];
     const char *text = s.s->text;
     size_t from = 0, to = s.s->bytes;
     int step;
     if (chars.type != J_UNSET && chars.type != J_NONE && chars.type != J_STRING)
         return hzp_j_fail(&r->m, "strip arg must be None or str");
-    while ((sides & 1) && from < to && in_set(hzp_utf8_get(text + from, &step), chars) &&
+    while ((how & 1) && from < to && in_set(hzp_utf8_get(text + from, &step), chars) &&
            hzp_j_step(&r->m, 1))
         from += (size_t)step;
-    while ((sides & 2) && to > from && hzp_j_step(&r->m, 1)) {
+    while ((how & 2) && to > from && hzp_j_step(&r->m, 1)) {
         size_t at = hzp_utf8_before(text, to);
         if (!in_set(hzp_utf8_get(text + at, &step), chars))
             break;
@@ -154,7 +155,7 @@ static void put_upper(struct jrun *r, struct jbuf *buf, uint32_t code, bool titl
             hzp_j_add_text(&r->m, buf, title ? several[i].title : several[i].upper);
             return;
         }
-    put(r, buf, upper_of(code));
+    put(r, buf, title ? (uint32_t)utf8proc_totitle((int32_t)code) : upper_of(code));
 }
 
 /* Capital sigma at the end of a word becomes a final one, as in Python. */
@@ -395,11 +396,6 @@ struct jval hzp_j_percent(struct jrun *r, struct jval s, struct jval values)
 J_BUILTIN(hzp_j_do_case)
 {
     return hzp_j_case(r, hzp_j_str(&r->m, v), (enum jcase)how);
-}
-
-J_BUILTIN(hzp_j_do_strip)
-{
-    return hzp_j_strip(r, hzp_j_str(&r->m, v), arg[0], how);
 }
 
 J_BUILTIN(hzp_j_has_case)
