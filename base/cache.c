@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "base/cache.h"
 
-#include <errno.h>
-#include <fcntl.h>
 #include <limits.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -53,16 +51,7 @@ int hzp_cache_put(const char *path, const void *data, size_t size, struct hzp_er
     if (snprintf(own, sizeof(own), "%s.%ld-%u", path, (long)getpid(), parts++) >= (int)sizeof(own))
         return hzp_fail(reterr, HZP_EIO, "%s: the path is too long", path);
     make_folders(own);
-    int fd = open(own, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0600);
-    if (fd < 0)
-        return hzp_fail(reterr, HZP_EIO, "%s: %s", own, strerror(errno));
-    bool written = hzp_file_write(fd, data, size) >= 0 && fsync(fd) == 0;
-    written = close(fd) == 0 && written;
-    if (written && rename(own, path) == 0)
-        return HZP_OK;
-    hzp_fail(reterr, HZP_EIO, "%s: %s", path, strerror(errno));
-    unlink(own);
-    return HZP_EIO;
+    return hzp_file_put_by(path, own, 0600, data, size, reterr);
 }
 
 void hzp_saver_init(struct hzp_saver *s, const char *name, uint64_t gather_ns,

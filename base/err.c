@@ -21,12 +21,17 @@ const char *hzp_err_name(int code)
     return -code < HZP_COUNT(name) ? name[-code] : "E?";
 }
 
-static void write_text(struct hzp_err_text *reterr, const char *param, const char *format,
-                       va_list args)
+/* named: the text begins with param. */
+static void write_text(struct hzp_err_text *reterr, const char *param, bool named,
+                       const char *format, va_list args)
 {
+    size_t size = sizeof(reterr->text), n = 0;
     if (!reterr)
         return;
-    vsnprintf(reterr->text, sizeof(reterr->text), format, args);
+    if (named)
+        n = (size_t)snprintf(reterr->text, size, "%s%s", param, *format == ':' ? "" : " ");
+    n = HZP_MIN(n, size - 1);
+    vsnprintf(reterr->text + n, size - n, format, args);
     snprintf(reterr->param, sizeof(reterr->param), "%s", param);
     /* One line, even if a name from a hostile file holds control characters. */
     for (char *p = reterr->text; *p; p++)
@@ -38,7 +43,7 @@ int hzp_fail(struct hzp_err_text *reterr, int code, const char *format, ...)
 {
     va_list args;
     va_start(args, format);
-    write_text(reterr, "", format, args);
+    write_text(reterr, "", false, format, args);
     va_end(args);
     return code;
 }
@@ -48,7 +53,16 @@ int hzp_fail_param(struct hzp_err_text *reterr, int code, const char *param, con
 {
     va_list args;
     va_start(args, format);
-    write_text(reterr, param, format, args);
+    write_text(reterr, param, false, format, args);
     va_end(args);
     return code;
+}
+
+int hzp_wrong(struct hzp_err_text *reterr, const char *param, const char *format, ...)
+{
+    va_list args;
+    va_start(args, format);
+    write_text(reterr, param, true, format, args);
+    va_end(args);
+    return HZP_EINVAL;
 }

@@ -41,6 +41,11 @@ int hzp_fail(struct hzp_err_text *reterr, int code, const char *format, ...) HZP
 int hzp_fail_param(struct hzp_err_text *reterr, int code, const char *param, const char *format,
                    ...) HZP_PRINTF(4, 5);
 
+/* HZP_EINVAL, naming the field or option, whose name is also how the text begins: "n must be a
+ * number".  A format that begins with a colon follows the name without a blank. */
+int hzp_wrong(struct hzp_err_text *reterr, const char *param, const char *format, ...)
+    HZP_PRINTF(3, 4);
+
 #ifdef __cplusplus
 extern "C" {
 #endif

@@ -88,13 +88,10 @@ int hzp_file_write(int fd, const void *data, size_t size)
     return HZP_OK;
 }
 
-int hzp_file_put(const char *path, const void *data, size_t size, struct hzp_err_text *reterr)
+int hzp_file_put_by(const char *path, const char *temporary, unsigned mode, const void *data,
+                    size_t size, struct hzp_err_text *reterr)
 {
-    char temporary[PATH_MAX];
-    int n = snprintf(temporary, sizeof(temporary), "%s.tmp", path);
-    if (n < 0 || (size_t)n >= sizeof(temporary))
-        return hzp_fail(reterr, HZP_EINVAL, "%s: the path is too long", path);
-    int fd = open(temporary, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+    int fd = open(temporary, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, mode);
     if (fd < 0)
         return hzp_fail(reterr, HZP_EIO, "%s: cannot be written: %s", temporary, strerror(errno));
     bool written = hzp_file_write(fd, data, size) >= 0 && fsync(fd) == 0;
@@ -111,6 +108,15 @@ int hzp_file_put(const char *path, const void *data, size_t size, struct hzp_err
         return HZP_OK;
     unlink(temporary);
     return hzp_fail(reterr, HZP_EIO, "%s: cannot be written: %s", path, strerror(error));
+}
+
+int hzp_file_put(const char *path, const void *data, size_t size, struct hzp_err_text *reterr)
+{
+    char temporary[PATH_MAX];
+    int n = snprintf(temporary, sizeof(temporary), "%s.tmp", path);
+    if (n < 0 || (size_t)n >= sizeof(temporary))
+        return hzp_fail(reterr, HZP_EINVAL, "%s: the path is too long", path);
+    return hzp_file_put_by(path, temporary, 0666, data, size, reterr);
 }
 
 int hzp_file_sync_dir(const char *path)

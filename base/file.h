@@ -25,6 +25,10 @@ int hzp_file_write(int fd, const void *data, size_t size);
 /* Writes the file under the name PATH.tmp, syncs it and renames it.  HZP_EIO names the file; what
  * was at `path` before is still there. */
 int hzp_file_put(const char *path, const void *data, size_t size, struct hzp_err_text *reterr);
+/* The same by way of another name in its directory: for what several may write at a time.  mode: of
+ * a new file, less what the umask takes. */
+int hzp_file_put_by(const char *path, const char *temporary, unsigned mode, const void *data,
+                    size_t size, struct hzp_err_text *reterr);
 
 /* Syncs a directory's entries.  HZP_EIO: errno says why.  A file system that cannot do it (EINVAL)
  * is no error. */

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "base/json.h"
 
+#include "base/chars.h"
 #include "base/utf8.h"
 
 #include <errno.h>
@@ -68,11 +69,7 @@ int32_t hzp_json_hex4(const char *p, const char *end)
     if (end - p < 4)
         return -1;
     for (int i = 0; i < 4; i++) {
-        char c = p[i];
-        int digit = c >= '0' && c <= '9'   ? c - '0'
-                    : c >= 'a' && c <= 'f' ? c - 'a' + 10
-                    : c >= 'A' && c <= 'F' ? c - 'A' + 10
-                                           : -1;
+        int digit = hzp_hex_digit(p[i]);
         if (digit < 0)
             return -1;
         code = code << 4 | digit;

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "base/log.h"
 
+#include "base/utf8.h"
+
 #include <errno.h>
 #include <poll.h>
 #include <pthread.h>
@@ -154,19 +156,6 @@ static void put_text(struct line *to, const char *text)
     put(to, text, strlen(text));
 }
 
-/* The number of bytes of the character at the beginning of text; 0: it is not UTF-8. */
-static size_t character_length(const char *text, size_t n)
-{
-    unsigned char c = (unsigned char)text[0];
-    size_t length = c < 0x80 ? 1 : c < 0xC2 ? 0 : c < 0xE0 ? 2 : c < 0xF0 ? 3 : c < 0xF5 ? 4 : 0;
-    if (length > n)
-        return 0;
-    for (size_t i = 1; i < length; i++)
-        if (((unsigned char)text[i] & 0xC0) != 0x80)
-            return 0;
-    return length;
-}
-
 /* Appends bytes as the inside of a JSON string, and leaves room for spare bytes behind them.  What
  * is not UTF-8 (file names of other encodings) becomes U+FFFD. */
 static void put_escaped(struct line *to, const char *text, size_t n, size_t spare)
@@ -174,7 +163,7 @@ static void put_escaped(struct line *to, const char *text, size_t n, size_t spar
     for (size_t i = 0, length; i < n; i += HZP_MAX(length, 1)) {
         unsigned char c = (unsigned char)text[i];
         char code[8];
-        length = character_length(text + i, n - i);
+        length = hzp_utf8_bytes(text + i, text + n);
         if (c == '"' || c == '\\')
             snprintf(code, sizeof(code), "\\%c", c);
         else if (c < ' ' || c == 127)

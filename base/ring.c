@@ -39,24 +39,22 @@ int hzp_ring_push(struct hzp_ring *ring, void *item)
 {
     HZP_ASSERT(item);
     int r = HZP_EBUSY;
-    hzp_lock_take(&ring->lock);
+    HZP_LOCKED(&ring->lock);
     if (ring->count < ring->slots) {
         ring->item[(ring->head + ring->count++) % ring->slots] = item;
         r = HZP_OK;
     }
-    hzp_lock_release(&ring->lock);
     return r;
 }
 
 void *hzp_ring_pop(struct hzp_ring *ring)
 {
     void *item = NULL;
-    hzp_lock_take(&ring->lock);
+    HZP_LOCKED(&ring->lock);
     if (ring->count) {
         item = ring->item[ring->head];
         ring->head = (ring->head + 1) % ring->slots;
         ring->count--;
     }
-    hzp_lock_release(&ring->lock);
     return item;
 }

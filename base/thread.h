@@ -123,6 +123,21 @@ void hzp_lock_fini(struct hzp_lock *lock); /* the lock must not be held */
 void hzp_lock_take(struct hzp_lock *lock);
 void hzp_lock_release(struct hzp_lock *lock);
 
+/* The rest of the block runs with the lock held, however the block is left: `return` computes its
+ * value under the lock. */
+#define HZP_LOCKED(lock)                                                                           \
+    __attribute__((cleanup(hzp_lock_leave), unused)) struct hzp_lock *const hzp_held =             \
+        hzp_lock_enter(lock)
+static inline struct hzp_lock *hzp_lock_enter(struct hzp_lock *lock)
+{
+    hzp_lock_take(lock);
+    return lock;
+}
+static inline void hzp_lock_leave(struct hzp_lock *const *held)
+{
+    hzp_lock_release(*held);
+}
+
 /* ---- wakeups ---- */
 
 /* A sticky wakeup: poke before wait is not lost. One waiter. */

@@ -113,7 +113,7 @@ void hzp_track_leave(struct hzp_track *track)
 void hzp_timeline_doing(struct hzp_doing *ret)
 {
     *ret = (struct hzp_doing){.since_ns = UINT64_MAX};
-    hzp_lock_take(&lock);
+    HZP_LOCKED(&lock);
     for (int i = 0; i < HZP_TRACKS_MAX; i++) {
         struct hzp_track *track = track_of[i];
         const char *name = track ? atomic_load_explicit(&track->doing, memory_order_acquire) : NULL;
@@ -125,7 +125,6 @@ void hzp_timeline_doing(struct hzp_doing *ret)
         snprintf(ret->track, sizeof(ret->track), "%s", track->name);
         snprintf(ret->name, sizeof(ret->name), "%s", name);
     }
-    hzp_lock_release(&lock);
 }
 
 /* ---- reading ---- */
@@ -169,10 +168,9 @@ static void write_spans(struct hzp_chrome *chrome, const struct hzp_chrome_span 
 static size_t tracks_used(void)
 {
     size_t n = 0;
-    hzp_lock_take(&lock);
+    HZP_LOCKED(&lock);
     for (int i = 0; i < HZP_TRACKS_MAX; i++)
         n += track_of[i] && atomic_load(&track_of[i]->count);
-    hzp_lock_release(&lock);
     return n;
 }
 

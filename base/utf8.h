@@ -111,6 +111,15 @@ static inline size_t hzp_utf8_bytes(const char *p, const char *end)
     return n && end - p >= n && hzp_utf8_valid(p, (size_t)n) == (size_t)n ? (size_t)n : 0;
 }
 
+/* How many code points the text has. */
+static inline size_t hzp_utf8_count(const char *text, size_t bytes)
+{
+    size_t n = 0;
+    for (size_t i = 0; i < bytes; i++)
+        n += ((uint8_t)text[i] & 0xC0) != 0x80;
+    return n;
+}
+
 /* White_Space of Unicode. */
 static inline bool hzp_utf8_is_space(uint32_t code)
 {

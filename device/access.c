@@ -35,14 +35,15 @@ static struct hzp_operand *mat(struct list *list, const char *name, const struct
     return o;
 }
 
-static void array(struct list *list, const char *name, const void *ptr, int64_t count, size_t size,
-                  int mode)
+static struct hzp_operand *array(struct list *list, const char *name, const void *ptr,
+                                 int64_t count, size_t size, int mode)
 {
     struct hzp_operand *o = push(list, name, mode);
     o->ptr = (uintptr_t)ptr;
     o->rows = count > 0;
     o->width = o->stride = (size_t)HZP_MAX(count, 0) * size;
     o->align = HZP_MIN(size, (size_t)8);
+    return o;
 }
 
 /* Adds the layer's whole pages.  Which of their slots are used is in arrays that only
@@ -51,16 +52,12 @@ static void pages(struct list *list, const struct hzp_kv *kv, const struct hzp_h
                   int mode)
 {
     int64_t rows = (int64_t)kv->pages * heads->kv_heads * kv->page_rows;
-    array(list, "k", kv->k, rows * heads->dim, hzp_dtype_size(kv->type), mode);
-    list->item[list->count - 1].slots = true;
-    array(list, "v", kv->v, rows * heads->dim, hzp_dtype_size(kv->type), mode);
-    list->item[list->count - 1].slots = true;
+    array(list, "k", kv->k, rows * heads->dim, hzp_dtype_size(kv->type), mode)->slots = true;
+    array(list, "v", kv->v, rows * heads->dim, hzp_dtype_size(kv->type), mode)->slots = true;
     if (kv->type != HZP_E4M3)
         return;
-    array(list, "k_scale", kv->k_scale, rows, sizeof(float), mode);
-    list->item[list->count - 1].slots = true;
-    array(list, "v_scale", kv->v_scale, rows, sizeof(float), mode);
-    list->item[list->count - 1].slots = true;
+    array(list, "k_scale", kv->k_scale, rows, sizeof(float), mode)->slots = true;
+    array(list, "v_scale", kv->v_scale, rows, sizeof(float), mode)->slots = true;
 }
 
 static void segments(struct list *list, const struct hzp_segs *segs)

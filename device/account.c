@@ -16,19 +16,18 @@ static struct hzp_lock lock = {.mutex = PTHREAD_MUTEX_INITIALIZER, .rank = HZP_L
 
 void hzp_account_add(const void *memory, size_t bytes)
 {
-    hzp_lock_take(&lock);
+    HZP_LOCKED(&lock);
     if (blocks == room) {
         room = HZP_MAX((size_t)64, 2 * room);
         block = hzp_xrealloc(block, room * sizeof(*block));
     }
     block[blocks++] = (struct block){memory, bytes};
     all += bytes;
-    hzp_lock_release(&lock);
 }
 
 void hzp_account_remove(const void *memory)
 {
-    hzp_lock_take(&lock);
+    HZP_LOCKED(&lock);
     for (size_t i = blocks; i-- > 0;)
         if (block[i].memory == memory) {
             all -= block[i].bytes;
@@ -40,13 +39,10 @@ void hzp_account_remove(const void *memory)
         block = NULL;
         room = 0;
     }
-    hzp_lock_release(&lock);
 }
 
 size_t hzp_account_bytes(void)
 {
-    hzp_lock_take(&lock);
-    size_t bytes = all;
-    hzp_lock_release(&lock);
-    return bytes;
+    HZP_LOCKED(&lock);
+    return all;
 }

@@ -143,23 +143,22 @@ static bool remember(struct hzp_fallbacks *f, enum hzp_fallback kind, int32_t m,
                      int32_t k, const char *reason)
 {
     int i = 0;
-    hzp_lock_take(&f->lock);
+    HZP_LOCKED(&f->lock);
     while (i < f->shapes && (f->shape[i].kind != kind || f->shape[i].m != m || f->shape[i].n != n ||
                              f->shape[i].k != k))
         i++;
-    bool room = i < HZP_FALLBACK_SHAPES_MAX, new = room &&i == f->shapes;
-    if (room) {
-        struct hzp_fallback_shape *s = &f->shape[i];
-        if (new)
-            *s = (struct hzp_fallback_shape){.kind = kind, .m = m, .n = n, .k = k};
-        if (new)
-            snprintf(s->reason, sizeof(s->reason), "%s", reason);
-        s->count++;
-        s->last = (int64_t)time(NULL);
-        f->shapes += new;
-        f->changed = true;
+    if (i == HZP_FALLBACK_SHAPES_MAX)
+        return false;
+    struct hzp_fallback_shape *s = &f->shape[i];
+    bool new = i == f->shapes;
+    if (new) {
+        *s = (struct hzp_fallback_shape){.kind = kind, .m = m, .n = n, .k = k};
+        snprintf(s->reason, sizeof(s->reason), "%s", reason);
+        f->shapes++;
     }
-    hzp_lock_release(&f->lock);
+    s->count++;
+    s->last = (int64_t)time(NULL);
+    f->changed = true;
     return new;
 }
 

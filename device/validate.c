@@ -13,6 +13,14 @@
             return text;                                                                           \
     } while (0)
 
+/* What another check finds broken is broken. */
+#define PASS(check)                                                                                \
+    do {                                                                                           \
+        const char *broken_ = (check);                                                             \
+        if (broken_)                                                                               \
+            return broken_;                                                                        \
+    } while (0)
+
 static bool is_float(const struct hzp_mat *m)
 {
     return m->type == HZP_F32 || m->type == HZP_BF16;
@@ -161,9 +169,7 @@ static const char *check_kv(const struct hzp_kv *kv, const struct hzp_mat *qkv)
 
 static const char *check_rope(const struct hzp_rope_args *a)
 {
-    const char *broken = check_heads(&a->heads, &a->x);
-    if (broken)
-        return broken;
+    PASS(check_heads(&a->heads, &a->x));
     RULE(a->heads.dim % 2 == 0, "dim is odd");
     RULE(a->x.type == a->y.type && same_shape(&a->x, &a->y), "x and y differ in type or shape");
     RULE(a->table.type == HZP_F32 && a->table.cols == a->heads.dim,
@@ -176,22 +182,27 @@ static const char *check_rope(const struct hzp_rope_args *a)
     return a->kv.k ? check_kv(&a->kv, &a->x) : NULL;
 }
 
+/* What attention reads and gives; rows: that are computed. */
+static const char *check_attention(const struct hzp_heads *heads, const struct hzp_segs *segs,
+                                   const struct hzp_mat *qkv, const struct hzp_mat *out,
+                                   int32_t rows, int32_t window, float cap)
+{
+    PASS(check_heads(heads, qkv));
+    PASS(check_segs(segs, rows));
+    RULE(out->type == qkv->type, "qkv and out differ in type");
+    RULE(out->rows == rows && out->cols == heads->heads * heads->dim,
+         "out is not [rows][heads dim]");
+    RULE(window >= 0 && cap >= 0, "window or cap is negative");
+    return NULL;
+}
+
 static const char *check_attn_prefill(const struct hzp_attn_paged_args *a)
 {
-    const char *broken = check_heads(&a->heads, &a->qkv);
-    if (!broken)
-        broken = check_kv(&a->kv, &a->qkv);
-    if (!broken)
-        broken = check_segs(&a->segs, a->qkv.rows);
-    if (broken)
-        return broken;
-    RULE(a->out.type == a->qkv.type, "qkv and out differ in type");
-    RULE(a->out.rows == a->qkv.rows && a->out.cols == a->heads.heads * a->heads.dim,
-         "out is not [rows][heads dim]");
+    PASS(check_attention(&a->heads, &a->segs, &a->qkv, &a->out, a->qkv.rows, a->window, a->cap));
+    PASS(check_kv(&a->kv, &a->qkv));
     RULE((int64_t)a->page_stride * a->kv.page_rows >= a->segs.ctx_max,
          "ctx_max does not fit a row of page");
     RULE(!a->table || a->lines > 0, "the table has no lines");
-    RULE(a->window >= 0 && a->cap >= 0, "window or cap is negative");
     return NULL;
 }
 
@@ -203,16 +214,9 @@ static const char *check_attn_decode(const struct hzp_attn_paged_args *a)
 
 static const char *check_attn_packed(const struct hzp_attn_packed_args *a)
 {
-    const char *broken = check_heads(&a->heads, &a->qkv);
-    if (!broken)
-        broken = check_segs(&a->segs, a->out.rows);
-    if (broken)
-        return broken;
-    RULE(a->out.type == a->qkv.type, "qkv and out differ in type");
-    RULE(a->out.rows <= a->qkv.rows && a->out.cols == a->heads.heads * a->heads.dim,
-         "out is not [rows][heads dim]");
+    PASS(check_attention(&a->heads, &a->segs, &a->qkv, &a->out, a->out.rows, a->window, a->cap));
+    RULE(a->out.rows <= a->qkv.rows, "out has more rows than qkv");
     RULE(a->segs.ctx_max <= a->qkv.rows, "ctx_max does not fit the rows of qkv");
-    RULE(a->window >= 0 && a->cap >= 0, "window or cap is negative");
     return NULL;
 }
 
@@ -279,9 +283,7 @@ static const char *check_rmsnorm_bwd(const struct hzp_rmsnorm_bwd_args *a)
 
 static const char *check_rope_bwd(const struct hzp_rope_bwd_args *a)
 {
-    const char *broken = check_heads(&a->heads, &a->dy);
-    if (broken)
-        return broken;
+    PASS(check_heads(&a->heads, &a->dy));
     int32_t dim = a->heads.dim;
     bool norms = a->q_norm.ptr || a->k_norm.ptr;
     RULE(dim % 2 == 0, "dim is odd");
@@ -306,19 +308,11 @@ static const char *check_rope_bwd(const struct hzp_rope_bwd_args *a)
 
 static const char *check_attn_packed_bwd(const struct hzp_attn_packed_bwd_args *a)
 {
-    const char *broken = check_heads(&a->heads, &a->qkv);
-    if (!broken)
-        broken = check_segs(&a->segs, a->qkv.rows);
-    if (broken)
-        return broken;
-    RULE(a->out.type == a->qkv.type && a->dout.type == a->qkv.type && a->dqkv.type == a->qkv.type,
-         "qkv, out, dout and dqkv differ in type");
-    RULE(a->out.rows == a->qkv.rows && a->out.cols == a->heads.heads * a->heads.dim &&
-             same_shape(&a->out, &a->dout),
-         "out or dout is not [rows][heads dim]");
+    RULE(a->dout.type == a->qkv.type && a->dqkv.type == a->qkv.type,
+         "qkv, dout and dqkv differ in type");
+    RULE(same_shape(&a->out, &a->dout), "out and dout differ in shape");
     RULE(same_shape(&a->qkv, &a->dqkv), "qkv and dqkv differ in shape");
-    RULE(a->window >= 0 && a->cap >= 0, "window or cap is negative");
-    return NULL;
+    return check_attention(&a->heads, &a->segs, &a->qkv, &a->out, a->qkv.rows, a->window, a->cap);
 }
 
 static const char *check_swiglu_bwd(const struct hzp_swiglu_bwd_args *a)
@@ -416,7 +410,6 @@ static const char *check_codes_of(const struct hzp_adamw_args *a)
 
 static const char *check_adamw(const struct hzp_adamw_args *a)
 {
-    const char *wrong = NULL;
     RULE(is_float(&a->from) && a->from.type == a->to.type, "from and to differ in type");
     RULE(a->from.type == HZP_F32 ? !a->residual.ptr
                                  : a->residual.ptr && a->residual.type == HZP_I16,
@@ -424,11 +417,10 @@ static const char *check_adamw(const struct hzp_adamw_args *a)
     RULE(!a->residual.ptr || same_shape(&a->from, &a->residual),
          "from and residual differ in shape");
     if (a->m.type == HZP_Q8 || a->v.type == HZP_Q8)
-        wrong = check_codes_of(a);
+        PASS(check_codes_of(a));
     else
         RULE(is_float(&a->grad) && is_float(&a->m) && is_float(&a->v),
              "grad, m or v is neither F32 nor BF16");
-    RULE(!wrong, wrong);
     RULE(same_shape(&a->from, &a->to) && same_shape(&a->from, &a->grad) &&
              same_shape(&a->from, &a->m) && same_shape(&a->from, &a->v),
          "from, to, grad, m and v differ in shape");

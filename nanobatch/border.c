@@ -47,7 +47,7 @@ static int try(struct hzp_borders *b, struct hzp_border_call *call, const struct
 int32_t hzp_borders_run(struct hzp_borders *b, const struct hzp_border *border)
 {
     int32_t ended = 0;
-    hzp_lock_take(&b->lock);
+    HZP_LOCKED(&b->lock);
     int32_t left = atomic_load(&b->count); /* those that come meanwhile wait for the next border */
     struct hzp_border_call *call = b->first;
     while (call && left-- > 0 && b->closed == HZP_OK) {
@@ -59,13 +59,12 @@ int32_t hzp_borders_run(struct hzp_borders *b, const struct hzp_border *border)
         }
         call = next;
     }
-    hzp_lock_release(&b->lock);
     return ended;
 }
 
 void hzp_borders_close(struct hzp_borders *b, int result)
 {
-    hzp_lock_take(&b->lock);
+    HZP_LOCKED(&b->lock);
     if (b->closed == HZP_OK)
         b->closed = result;
     struct hzp_border_call *call = b->first;
@@ -75,12 +74,11 @@ void hzp_borders_close(struct hzp_borders *b, int result)
             end(b, call, b->closed);
         call = next;
     }
-    hzp_lock_release(&b->lock);
 }
 
 void hzp_borders_post(struct hzp_borders *b, struct hzp_border_call *call)
 {
-    hzp_lock_take(&b->lock);
+    HZP_LOCKED(&b->lock);
     HZP_ASSERT(!call->waits);
     struct hzp_border_call **at = &b->first;
     while (*at)
@@ -91,36 +89,30 @@ void hzp_borders_post(struct hzp_borders *b, struct hzp_border_call *call)
     atomic_fetch_add(&b->count, 1);
     if (b->closed < 0)
         end(b, call, b->closed);
-    hzp_lock_release(&b->lock);
 }
 
 bool hzp_borders_ended(struct hzp_borders *b, const struct hzp_border_call *call, int *ret)
 {
-    hzp_lock_take(&b->lock);
+    HZP_LOCKED(&b->lock);
     bool ended = !call->waits;
     *ret = call->result;
-    hzp_lock_release(&b->lock);
     return ended;
 }
 
 int hzp_borders_await(struct hzp_borders *b, const struct hzp_border_call *call)
 {
-    hzp_lock_take(&b->lock);
+    HZP_LOCKED(&b->lock);
     while (call->waits)
         pthread_cond_wait(&b->changed, &b->lock.mutex);
-    int result = call->result;
-    hzp_lock_release(&b->lock);
-    return result;
+    return call->result;
 }
 
 int hzp_borders_cancel(struct hzp_borders *b, struct hzp_border_call *call)
 {
-    hzp_lock_take(&b->lock);
+    HZP_LOCKED(&b->lock);
     while (b->tried == call)
         pthread_cond_wait(&b->changed, &b->lock.mutex);
     if (call->waits)
         end(b, call, HZP_ECANCELED);
-    int result = call->result;
-    hzp_lock_release(&b->lock);
-    return result;
+    return call->result;
 }

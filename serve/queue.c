@@ -33,9 +33,8 @@ void hzp_show_stats(struct hzp_scheduler *s)
     if (s->config.tier)
         hzp_tier_read_stats(s->config.tier, &s->now.tier);
     hzp_count_pins(s);
-    hzp_lock_take(&s->lock);
+    HZP_LOCKED(&s->lock);
     s->shown = s->now;
-    hzp_lock_release(&s->lock);
 }
 
 void hzp_tell_news(struct hzp_scheduler *s)
@@ -83,8 +82,10 @@ static void end_request(struct hzp_scheduler *s, struct hzp_request *rq,
     else if (state == HZP_REQUEST_STOPPED || state == HZP_REQUEST_LENGTH)
         s->now.not_finite = 0;
     if (rq->trial && !rq->own && (rq->not_finite || atomic_load(&rq->out_count)))
-        hzp_trials_note_ended(s->config.trials, rq->trial, rq->on_trial,
-                              state == HZP_REQUEST_LENGTH, rq->not_finite);
+        hzp_trials_note(s->config.trials, rq->trial, rq->on_trial,
+                        &(struct hzp_trial_side){.ended = !rq->not_finite,
+                                                 .failed = rq->not_finite,
+                                                 .cut = state == HZP_REQUEST_LENGTH});
     atomic_store(&rq->state, state);
     hzp_add_news(s, rq);
 }
@@ -231,10 +232,9 @@ bool hzp_take_place(struct hzp_scheduler *s, struct hzp_request *rq, bool awaits
     rq->awaits = awaits;
     s->awaiting += one;
     s->awaiting_tokens += tokens;
-    hzp_lock_take(&s->lock);
+    HZP_LOCKED(&s->lock);
     s->waiting -= one;
     s->waiting_tokens -= tokens;
-    hzp_lock_release(&s->lock);
     return true;
 }
 
@@ -242,7 +242,7 @@ static void leave_queue(struct hzp_scheduler *s, struct hzp_request *rq)
 {
     if (!rq->preempted)
         hzp_take_place(s, rq, false);
-    hzp_lock_take(&s->lock);
+    HZP_LOCKED(&s->lock);
     if (rq->background) {
         s->background--;
     } else if (rq->preempted) {
@@ -251,7 +251,6 @@ static void leave_queue(struct hzp_scheduler *s, struct hzp_request *rq)
         s->waiting--;
         s->waiting_tokens -= rq->prompt_count;
     }
-    hzp_lock_release(&s->lock);
 }
 
 void hzp_end_waiting(struct hzp_scheduler *s, struct hzp_request *rq, enum hzp_request_state state)

@@ -93,8 +93,9 @@ static enum hzp_request_state take_draw(struct hzp_scheduler *s, const struct hz
     }
     int32_t token = rq->out[n].token;
     if (rq->trial && !rq->own)
-        hzp_trials_note_token(s->config.trials, rq->trial, rq->on_trial,
-                              (double)rq->out[n].logprob);
+        hzp_trials_note(
+            s->config.trials, rq->trial, rq->on_trial,
+            &(struct hzp_trial_side){.tokens = 1, .logprob = (double)rq->out[n].logprob});
     s->now.generated_tokens++;
     bool ends = stops(s, rq, token) && n + 1 > rq->min_tokens;
     enum hzp_edits_after after = hzp_edits_generated(rq->edits, token, ends);

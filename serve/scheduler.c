@@ -165,31 +165,27 @@ int hzp_scheduler_submit(struct hzp_scheduler *s, struct hzp_request *rq,
 
 void hzp_scheduler_stop(struct hzp_scheduler *s, bool hurry)
 {
-    hzp_lock_take(&s->lock);
+    HZP_LOCKED(&s->lock);
     s->stopping = true;
     s->hurry |= hurry;
-    hzp_lock_release(&s->lock);
 }
 
 void hzp_scheduler_read_stats(struct hzp_scheduler *s, struct hzp_scheduler_stats *ret)
 {
-    hzp_lock_take(&s->lock);
+    HZP_LOCKED(&s->lock);
     *ret = s->shown;
     ret->waiting = s->waiting + s->preempted + s->shown.awaiting;
     ret->waiting_tokens = s->waiting_tokens;
     ret->refused = s->refused;
     ret->background_waiting = s->background;
-    hzp_lock_release(&s->lock);
 }
 
 static bool busy(struct hzp_source *source)
 {
     struct hzp_scheduler *s = HZP_CONTAINER_OF(source, struct hzp_scheduler, source);
-    hzp_lock_take(&s->lock);
-    bool any = s->waiting > 0 || s->preempted > 0 || s->running > 0 || s->awaiting > 0 ||
-               s->background > 0;
-    hzp_lock_release(&s->lock);
-    return any;
+    HZP_LOCKED(&s->lock);
+    return s->waiting > 0 || s->preempted > 0 || s->running > 0 || s->awaiting > 0 ||
+           s->background > 0;
 }
 
 static uint64_t due_ns(struct hzp_source *source)

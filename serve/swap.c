@@ -218,7 +218,8 @@ static void choose_side(const struct hzp_scheduler *s, struct hzp_request *rq)
     rq->trial = s->trial;
     rq->on_trial = hzp_drawn(s, rq);
     if (!rq->own)
-        hzp_trials_note_begun(s->config.trials, rq->trial, rq->on_trial);
+        hzp_trials_note(s->config.trials, rq->trial, rq->on_trial,
+                        &(struct hzp_trial_side){.requests = 1});
 }
 
 void hzp_pin(struct hzp_scheduler *s, struct hzp_request *rq)

@@ -6,130 +6,71 @@
 
 #define LAYER "model.layers.*."
 
-/* The rows that all families share which store each matrix on its own. */
-#define MATRIX_ROWS                                                                                \
-    {"model.embed_tokens.weight", HZP_EMBED, HZP_PART_ALL},                                        \
-        {LAYER "self_attn.q_proj.weight", HZP_QKV, HZP_PART_Q},                                    \
-        {LAYER "self_attn.k_proj.weight", HZP_QKV, HZP_PART_K},                                    \
-        {LAYER "self_attn.v_proj.weight", HZP_QKV, HZP_PART_V},                                    \
-        {LAYER "self_attn.o_proj.weight", HZP_O, HZP_PART_ALL},                                    \
-        {LAYER "mlp.gate_proj.weight", HZP_GATE_UP, HZP_PART_GATE},                                \
-        {LAYER "mlp.up_proj.weight", HZP_GATE_UP, HZP_PART_UP},                                    \
-        {LAYER "mlp.down_proj.weight", HZP_DOWN, HZP_PART_ALL},                                    \
-        {"model.norm.weight", HZP_FINAL_NORM, HZP_PART_ALL},                                       \
-    {                                                                                              \
-        "lm_head.weight", HZP_HEAD, HZP_PART_ALL                                                   \
-    }
-
-#define DECODER_ROWS                                                                               \
-    MATRIX_ROWS, {LAYER "input_layernorm.weight", HZP_ATTN_NORM, HZP_PART_ALL},                    \
-    {                                                                                              \
-        LAYER "post_attention_layernorm.weight", HZP_MLP_NORM, HZP_PART_ALL                        \
-    }
-
-static const struct hzp_family_row llama_rows[] = {DECODER_ROWS};
-
-static const struct hzp_family_row qwen2_rows[] = {
-    DECODER_ROWS,
-    {LAYER "self_attn.q_proj.bias", HZP_QKV_BIAS, HZP_PART_Q},
-    {LAYER "self_attn.k_proj.bias", HZP_QKV_BIAS, HZP_PART_K},
-    {LAYER "self_attn.v_proj.bias", HZP_QKV_BIAS, HZP_PART_V},
+/* What distinguishes how families store the same tensors. */
+enum {
+    ALL = 0,
+    QKV_APART = 1, /* q, k and v are a tensor each, or rows of one */
+    QKV_JOINED = 2,
+    GATE_APART = 4, /* so are gate and up */
+    GATE_JOINED = 8,
+    NORMS = 16, /* norms in front of attention and MLP, maybe others behind them (GLM-4), or: */
+    NORMS_AFTER = 32, /* norms behind attention and MLP, maybe others before them (Gemma) */
+    LLAMA = QKV_APART | GATE_APART | NORMS,
+    PHI = QKV_JOINED | GATE_JOINED | NORMS,
+    GLM = QKV_APART | GATE_JOINED | NORMS,
+    OLMO = QKV_APART | GATE_APART | NORMS_AFTER,
 };
 
-static const struct hzp_family_row qwen3_rows[] = {
-    DECODER_ROWS,
-    {LAYER "self_attn.q_norm.weight", HZP_Q_NORM, HZP_PART_ALL},
-    {LAYER "self_attn.k_norm.weight", HZP_K_NORM, HZP_PART_ALL},
+/* A row is of the families that store tensors so; of a role that a model lacks none is used.  Both
+ * kinds of norms have one tensor's name, with another role. */
+static const struct {
+    int of;
+    struct hzp_family_row row;
+} all_rows[] = {
+    {ALL, {"model.embed_tokens.weight", HZP_EMBED, HZP_PART_ALL}},
+    {QKV_APART, {LAYER "self_attn.q_proj.weight", HZP_QKV, HZP_PART_Q}},
+    {QKV_APART, {LAYER "self_attn.k_proj.weight", HZP_QKV, HZP_PART_K}},
+    {QKV_APART, {LAYER "self_attn.v_proj.weight", HZP_QKV, HZP_PART_V}},
+    {QKV_APART, {LAYER "self_attn.q_proj.bias", HZP_QKV_BIAS, HZP_PART_Q}},
+    {QKV_APART, {LAYER "self_attn.k_proj.bias", HZP_QKV_BIAS, HZP_PART_K}},
+    {QKV_APART, {LAYER "self_attn.v_proj.bias", HZP_QKV_BIAS, HZP_PART_V}},
+    {QKV_JOINED, {LAYER "self_attn.qkv_proj.weight", HZP_QKV, HZP_PART_Q}},
+    {QKV_JOINED, {LAYER "self_attn.qkv_proj.weight", HZP_QKV, HZP_PART_K}},
+    {QKV_JOINED, {LAYER "self_attn.qkv_proj.weight", HZP_QKV, HZP_PART_V}},
+    {ALL, {LAYER "self_attn.q_norm.weight", HZP_Q_NORM, HZP_PART_ALL}},
+    {ALL, {LAYER "self_attn.k_norm.weight", HZP_K_NORM, HZP_PART_ALL}},
+    {ALL, {LAYER "self_attn.o_proj.weight", HZP_O, HZP_PART_ALL}},
+    {GATE_APART, {LAYER "mlp.gate_proj.weight", HZP_GATE_UP, HZP_PART_GATE}},
+    {GATE_APART, {LAYER "mlp.up_proj.weight", HZP_GATE_UP, HZP_PART_UP}},
+    {GATE_JOINED, {LAYER "mlp.gate_up_proj.weight", HZP_GATE_UP, HZP_PART_GATE}},
+    {GATE_JOINED, {LAYER "mlp.gate_up_proj.weight", HZP_GATE_UP, HZP_PART_UP}},
+    {ALL, {LAYER "mlp.down_proj.weight", HZP_DOWN, HZP_PART_ALL}},
+    {ALL, {LAYER "input_layernorm.weight", HZP_ATTN_NORM, HZP_PART_ALL}},
+    {NORMS, {LAYER "post_attention_layernorm.weight", HZP_MLP_NORM, HZP_PART_ALL}},
+    {NORMS, {LAYER "post_self_attn_layernorm.weight", HZP_ATTN_POST, HZP_PART_ALL}},
+    {NORMS, {LAYER "post_mlp_layernorm.weight", HZP_MLP_POST, HZP_PART_ALL}},
+    {NORMS_AFTER, {LAYER "post_attention_layernorm.weight", HZP_ATTN_POST, HZP_PART_ALL}},
+    {NORMS_AFTER, {LAYER "pre_feedforward_layernorm.weight", HZP_MLP_NORM, HZP_PART_ALL}},
+    {NORMS_AFTER, {LAYER "post_feedforward_layernorm.weight", HZP_MLP_POST, HZP_PART_ALL}},
+    {ALL, {"model.norm.weight", HZP_FINAL_NORM, HZP_PART_ALL}},
+    {ALL, {"lm_head.weight", HZP_HEAD, HZP_PART_ALL}},
 };
-
-/* q, k and v are rows of one tensor; so are gate and up. */
-static const struct hzp_family_row phi3_rows[] = {
-    {"model.embed_tokens.weight", HZP_EMBED, HZP_PART_ALL},
-    {LAYER "self_attn.qkv_proj.weight", HZP_QKV, HZP_PART_Q},
-    {LAYER "self_attn.qkv_proj.weight", HZP_QKV, HZP_PART_K},
-    {LAYER "self_attn.qkv_proj.weight", HZP_QKV, HZP_PART_V},
-    {LAYER "self_attn.o_proj.weight", HZP_O, HZP_PART_ALL},
-    {LAYER "mlp.gate_up_proj.weight", HZP_GATE_UP, HZP_PART_GATE},
-    {LAYER "mlp.gate_up_proj.weight", HZP_GATE_UP, HZP_PART_UP},
-    {LAYER "mlp.down_proj.weight", HZP_DOWN, HZP_PART_ALL},
-    {LAYER "input_layernorm.weight", HZP_ATTN_NORM, HZP_PART_ALL},
-    {LAYER "post_attention_layernorm.weight", HZP_MLP_NORM, HZP_PART_ALL},
-    {"model.norm.weight", HZP_FINAL_NORM, HZP_PART_ALL},
-    {"lm_head.weight", HZP_HEAD, HZP_PART_ALL},
-};
-
-/* gate and up are rows of one tensor; glm4 has norms behind attention and MLP, too, and the one in
- * front of the MLP keeps its old name. */
-#define GLM_ROWS                                                                                   \
-    {"model.embed_tokens.weight", HZP_EMBED, HZP_PART_ALL},                                        \
-        {LAYER "self_attn.q_proj.weight", HZP_QKV, HZP_PART_Q},                                    \
-        {LAYER "self_attn.k_proj.weight", HZP_QKV, HZP_PART_K},                                    \
-        {LAYER "self_attn.v_proj.weight", HZP_QKV, HZP_PART_V},                                    \
-        {LAYER "self_attn.q_proj.bias", HZP_QKV_BIAS, HZP_PART_Q},                                 \
-        {LAYER "self_attn.k_proj.bias", HZP_QKV_BIAS, HZP_PART_K},                                 \
-        {LAYER "self_attn.v_proj.bias", HZP_QKV_BIAS, HZP_PART_V},                                 \
-        {LAYER "self_attn.o_proj.weight", HZP_O, HZP_PART_ALL},                                    \
-        {LAYER "mlp.gate_up_proj.weight", HZP_GATE_UP, HZP_PART_GATE},                             \
-        {LAYER "mlp.gate_up_proj.weight", HZP_GATE_UP, HZP_PART_UP},                               \
-        {LAYER "mlp.down_proj.weight", HZP_DOWN, HZP_PART_ALL},                                    \
-        {LAYER "input_layernorm.weight", HZP_ATTN_NORM, HZP_PART_ALL},                             \
-        {LAYER "post_attention_layernorm.weight", HZP_MLP_NORM, HZP_PART_ALL},                     \
-        {"model.norm.weight", HZP_FINAL_NORM, HZP_PART_ALL},                                       \
-    {                                                                                              \
-        "lm_head.weight", HZP_HEAD, HZP_PART_ALL                                                   \
-    }
-
-static const struct hzp_family_row glm_rows[] = {GLM_ROWS};
-
-static const struct hzp_family_row glm4_rows[] = {
-    GLM_ROWS,
-    {LAYER "post_self_attn_layernorm.weight", HZP_ATTN_POST, HZP_PART_ALL},
-    {LAYER "post_mlp_layernorm.weight", HZP_MLP_POST, HZP_PART_ALL},
-};
-
-/* Norms only of what attention and MLP give, and of all heads of q and of k. */
-static const struct hzp_family_row olmo2_rows[] = {
-    MATRIX_ROWS,
-    {LAYER "self_attn.q_norm.weight", HZP_Q_NORM, HZP_PART_ALL},
-    {LAYER "self_attn.k_norm.weight", HZP_K_NORM, HZP_PART_ALL},
-    {LAYER "post_attention_layernorm.weight", HZP_ATTN_POST, HZP_PART_ALL},
-    {LAYER "post_feedforward_layernorm.weight", HZP_MLP_POST, HZP_PART_ALL},
-};
-
-/* The rows that both Gemmas have. */
-#define GEMMA_ROWS                                                                                 \
-    MATRIX_ROWS, {LAYER "input_layernorm.weight", HZP_ATTN_NORM, HZP_PART_ALL},                    \
-        {LAYER "post_attention_layernorm.weight", HZP_ATTN_POST, HZP_PART_ALL},                    \
-        {LAYER "pre_feedforward_layernorm.weight", HZP_MLP_NORM, HZP_PART_ALL},                    \
-    {                                                                                              \
-        LAYER "post_feedforward_layernorm.weight", HZP_MLP_POST, HZP_PART_ALL                      \
-    }
-
-static const struct hzp_family_row gemma2_rows[] = {GEMMA_ROWS};
-
-static const struct hzp_family_row gemma3_rows[] = {
-    GEMMA_ROWS,
-    {LAYER "self_attn.q_norm.weight", HZP_Q_NORM, HZP_PART_ALL},
-    {LAYER "self_attn.k_norm.weight", HZP_K_NORM, HZP_PART_ALL},
-};
-
-#define ROWS(table) .row = table, .rows = HZP_COUNT(table)
 
 /* What absent fields mean in both configuration classes of GLM. */
-#define GLM                                                                                        \
+#define GLM_CLASS                                                                                  \
     .qkv_bias = true, .bias_field = true, .partial = true, .neighbours = true, .rotary = 0.5,      \
     .kv_heads = 2, .dim = 128, .positions = 131072, .eps = 1.5625e-7
 
 static const struct hzp_family families[] = {
-    {.model_type = "llama", ROWS(llama_rows), .bias_switch = true, .positions = 2048},
+    {.model_type = "llama", .stores = LLAMA, .bias_switch = true, .positions = 2048},
     {.model_type = "mistral",
-     ROWS(llama_rows),
+     .stores = LLAMA,
      .bias_switch = true,
      .kv_heads = 8,
      .positions = 131072,
      .window = 4096},
     {.model_type = "qwen2",
-     ROWS(qwen2_rows),
+     .stores = LLAMA,
      .qkv_bias = true,
      .kv_heads = 32,
      .positions = 32768,
@@ -137,7 +78,7 @@ static const struct hzp_family families[] = {
      .window_layers = 28,
      .window_switch = true},
     {.model_type = "qwen3",
-     ROWS(qwen3_rows),
+     .stores = LLAMA,
      .qk_norm = true,
      .bias_switch = true,
      .kv_heads = 32,
@@ -147,12 +88,12 @@ static const struct hzp_family families[] = {
      .window_layers = 28,
      .window_switch = true},
     {.model_type = "granite",
-     ROWS(llama_rows),
+     .stores = LLAMA,
      .bias_switch = true,
      .scalars = true,
      .positions = 2048},
     {.model_type = "smollm3",
-     ROWS(llama_rows),
+     .stores = LLAMA,
      .bias_switch = true,
      .kv_heads = 4,
      .positions = 32768,
@@ -162,21 +103,21 @@ static const struct hzp_family families[] = {
      .theta = 2000000,
      .tied = true},
     {.model_type = "phi3",
-     ROWS(phi3_rows),
+     .stores = PHI,
      .partial = true,
      .fused = true,
      .positions = 4096,
      .window = -1,
      .original = 4096},
     {.model_type = "ministral3",
-     ROWS(llama_rows),
+     .stores = LLAMA,
      .query_beta = true,
      .kv_heads = 8,
      .dim = 128,
      .positions = 262144,
      .window = -1},
     {.model_type = "olmo2",
-     ROWS(olmo2_rows),
+     .stores = OLMO,
      .norm_after = true,
      .no_norm_before = true,
      .qk_norm_full = true,
@@ -184,7 +125,7 @@ static const struct hzp_family families[] = {
      .positions = 2048,
      .eps = 1e-5},
     {.model_type = "gemma2",
-     ROWS(gemma2_rows),
+     .stores = OLMO,
      .gemma = true,
      .norm_after = true,
      .norm_plus_one = true,
@@ -199,7 +140,7 @@ static const struct hzp_family families[] = {
      .logit_cap = 30,
      .tied = true},
     {.model_type = "gemma3_text",
-     ROWS(gemma3_rows),
+     .stores = OLMO,
      .gemma = true,
      .norm_after = true,
      .norm_plus_one = true,
@@ -214,7 +155,7 @@ static const struct hzp_family families[] = {
      .local_theta = 10000,
      .tied = true},
     {.model_type = "olmo3",
-     ROWS(olmo2_rows),
+     .stores = OLMO,
      .norm_after = true,
      .no_norm_before = true,
      .qk_norm_full = true,
@@ -225,8 +166,8 @@ static const struct hzp_family families[] = {
      .theta = 500000,
      .local_theta = 500000,
      .eps = 1e-5},
-    {.model_type = "glm", ROWS(glm_rows), GLM},
-    {.model_type = "glm4", ROWS(glm4_rows), .norm_after = true, GLM},
+    {.model_type = "glm", .stores = GLM, GLM_CLASS},
+    {.model_type = "glm4", .stores = GLM, .norm_after = true, GLM_CLASS},
 };
 
 const struct hzp_family *hzp_family_find(const char *model_type)
@@ -252,12 +193,16 @@ void hzp_family_name(const struct hzp_family_row *row, int32_t layer, char *ret,
         snprintf(ret, size, "%s", row->name);
 }
 
-const struct hzp_family_row *hzp_family_row_of(const struct hzp_family *family, enum hzp_role role)
+int hzp_family_rows(const struct hzp_family *family, enum hzp_role role,
+                    const struct hzp_family_row *ret[HZP_FAMILY_ROWS_MAX])
 {
-    for (int i = 0; i < family->rows; i++)
-        if (family->row[i].role == role)
-            return &family->row[i];
-    return NULL;
+    int n = 0;
+    for (int i = 0; i < HZP_COUNT(all_rows); i++)
+        if (all_rows[i].row.role == role && (all_rows[i].of & family->stores) == all_rows[i].of) {
+            HZP_ASSERT(n < HZP_FAMILY_ROWS_MAX);
+            ret[n++] = &all_rows[i].row;
+        }
+    return n;
 }
 
 bool hzp_family_is_leftover(const char *name)

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* weights/families.h - the differences between model families, as data.
  *
- * One table per family maps tensors on disk to rows of the layout's tensors, and one struct holds
- * the defaults of its configuration class.  Names on disk are in families.c and nowhere else; a new
- * family of the same architecture is a new table.
+ * One table maps tensors on disk to rows of the layout's tensors, one struct a family says which of
+ * its rows count, and holds the defaults of its configuration class.  Names on disk are in
+ * families.c and nowhere else.
  *
  * Thread: any; everything here is constant.
  */
@@ -30,8 +30,7 @@ struct hzp_family_row {
 
 struct hzp_family {
     const char *model_type;
-    const struct hzp_family_row *row;
-    int32_t rows;
+    int stores; /* how its tensors are stored: bits of families.c */
     bool qkv_bias, qk_norm;
     bool bias_switch; /* attention_bias adds biases to all projections: unsupported */
     /* What an absent field means in the family's configuration class; 0: kv_heads = heads, dim =
@@ -69,8 +68,10 @@ const char *hzp_family_list(void);
 /* Writes the row's name for the layer (ignored where the name has no layer) to ret [size]. */
 void hzp_family_name(const struct hzp_family_row *row, int32_t layer, char *ret, size_t size);
 
-/* The first row of that role, or NULL. */
-const struct hzp_family_row *hzp_family_row_of(const struct hzp_family *family, enum hzp_role role);
+/* The rows of a role, in the order in which they fill its tensor; returns how many. */
+enum { HZP_FAMILY_ROWS_MAX = 3 };
+int hzp_family_rows(const struct hzp_family *family, enum hzp_role role,
+                    const struct hzp_family_row *ret[HZP_FAMILY_ROWS_MAX]);
 
 /* Whether the name is a buffer that old exports contain although it is no parameter. Such buffers
  * are recomputed, so they are ignored. */

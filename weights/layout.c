@@ -32,56 +32,29 @@ static bool role_shape(const struct hzp_layout *l, int32_t inner, enum hzp_role 
     const struct hzp_model_config *c = &l->config;
     int32_t vocab = c->vocab / ranks_of(l);
     int32_t q = c->heads.heads * c->heads.dim;
-    int32_t qkv = (c->heads.heads + 2 * c->heads.kv_heads) * c->heads.dim;
-    int32_t rows = 1, cols = c->width;
-    switch (role) {
-    case HZP_EMBED:
-        rows = vocab;
-        break;
-    case HZP_HEAD:
-        rows = c->tied ? 0 : vocab;
-        break;
-    case HZP_QKV:
-        rows = qkv;
-        break;
-    case HZP_O:
-        rows = c->width;
-        cols = q;
-        break;
-    case HZP_GATE_UP:
-        rows = 2 * inner;
-        break;
-    case HZP_DOWN:
-        rows = c->width;
-        cols = inner;
-        break;
-    case HZP_QKV_BIAS:
-        rows = c->qkv_bias;
-        cols = qkv;
-        break;
-    case HZP_Q_NORM:
-        rows = c->qk_norm || c->qk_norm_full;
-        cols = c->qk_norm_full ? q : c->heads.dim;
-        break;
-    case HZP_K_NORM:
-        rows = c->qk_norm || c->qk_norm_full;
-        cols = c->qk_norm_full ? c->heads.kv_heads * c->heads.dim : c->heads.dim;
-        break;
-    case HZP_ATTN_NORM:
-    case HZP_MLP_NORM:
-        rows = !c->no_norm_before;
-        break;
-    case HZP_ATTN_POST:
-    case HZP_MLP_POST:
-        rows = c->norm_after;
-        break;
-    case HZP_FINAL_NORM:
-    case HZP_ROLE_COUNT:
-        break;
-    }
-    *ret_rows = rows;
-    *ret_cols = cols;
-    return rows > 0;
+    int32_t kv = c->heads.kv_heads * c->heads.dim;
+    bool full = c->qk_norm_full, norms = c->qk_norm || full, before = !c->no_norm_before;
+    const struct {
+        int32_t rows, cols; /* rows 0: the model lacks it */
+    } shape[HZP_ROLE_COUNT] = {
+        [HZP_EMBED] = {vocab, c->width},
+        [HZP_QKV] = {q + 2 * kv, c->width},
+        [HZP_O] = {c->width, q},
+        [HZP_GATE_UP] = {2 * inner, c->width},
+        [HZP_DOWN] = {c->width, inner},
+        [HZP_ATTN_NORM] = {before, c->width},
+        [HZP_MLP_NORM] = {before, c->width},
+        [HZP_QKV_BIAS] = {c->qkv_bias, q + 2 * kv},
+        [HZP_Q_NORM] = {norms, full ? q : c->heads.dim},
+        [HZP_K_NORM] = {norms, full ? kv : c->heads.dim},
+        [HZP_FINAL_NORM] = {1, c->width},
+        [HZP_HEAD] = {c->tied ? 0 : vocab, c->width},
+        [HZP_ATTN_POST] = {c->norm_after, c->width},
+        [HZP_MLP_POST] = {c->norm_after, c->width},
+    };
+    *ret_rows = shape[role].rows;
+    *ret_cols = shape[role].cols;
+    return *ret_rows > 0;
 }
 
 /* Appends one unit with those of the roles that the model has. */
@@ -117,30 +90,14 @@ static void part_rows(const struct hzp_model_config *c, const struct hzp_tensor 
 {
     int32_t q = c->heads.heads * c->heads.dim, kv = c->heads.kv_heads * c->heads.dim;
     d->vector = !is_matrix(t->role);
-    d->row0 = 0;
-    d->rows = d->vector ? t->cols : t->rows;
-    switch (part) {
-    case HZP_PART_ALL:
-        break;
-    case HZP_PART_Q:
-        d->rows = q;
-        break;
-    case HZP_PART_K:
-        d->row0 = q;
-        d->rows = kv;
-        break;
-    case HZP_PART_V:
-        d->row0 = q + kv;
-        d->rows = kv;
-        break;
-    case HZP_PART_GATE:
-        d->rows = t->rows / 2;
-        break;
-    case HZP_PART_UP:
-        d->row0 = t->rows / 2;
-        d->rows = t->rows / 2;
-        break;
-    }
+    int32_t all = d->vector ? t->cols : t->rows, half = t->rows / 2;
+    const struct {
+        int32_t row0, rows;
+    } at[] = {
+        [HZP_PART_ALL] = {0, all},   [HZP_PART_Q] = {0, q},       [HZP_PART_K] = {q, kv},
+        [HZP_PART_V] = {q + kv, kv}, [HZP_PART_GATE] = {0, half}, [HZP_PART_UP] = {half, half}};
+    d->row0 = at[part].row0;
+    d->rows = at[part].rows;
 }
 
 /* Where a slice's rows and columns lie in the tensor on disk. */
@@ -187,22 +144,23 @@ static void add_disk_tensors(struct hzp_layout *l, const struct hzp_family *fami
 {
     const struct hzp_model_config *c = &l->config;
     bool turns = c->neighbours || (c->rotary && c->rotary < c->heads.dim);
-    for (int32_t i = 0; i < l->tensors; i++)
-        for (int32_t j = 0; j < family->rows; j++) {
-            const struct hzp_family_row *row = &family->row[j];
-            if (row->role != l->tensor[i].role)
-                continue;
+    l->disk = hzp_xcalloc((size_t)l->tensors * HZP_FAMILY_ROWS_MAX, sizeof(*l->disk));
+    for (int32_t i = 0; i < l->tensors; i++) {
+        const struct hzp_family_row *row[HZP_FAMILY_ROWS_MAX];
+        int rows = hzp_family_rows(family, l->tensor[i].role, row);
+        for (int j = 0; j < rows; j++) {
             struct hzp_disk_tensor *d = &l->disk[l->disks++];
-            hzp_family_name(row, l->tensor[i].layer, d->name, sizeof(d->name));
+            hzp_family_name(row[j], l->tensor[i].layer, d->name, sizeof(d->name));
             d->tensor = i;
-            part_rows(c, &l->tensor[i], row->part, d);
+            part_rows(c, &l->tensor[i], row[j]->part, d);
             place_slice(l, d);
-            if (turns && (row->part == HZP_PART_Q || row->part == HZP_PART_K)) {
+            if (turns && (row[j]->part == HZP_PART_Q || row[j]->part == HZP_PART_K)) {
                 d->rotary = c->rotary;
                 d->dim = c->heads.dim;
                 d->neighbours = c->neighbours;
             }
         }
+    }
 }
 
 /* The layout of 8-bit moments, or of their scales.  A shard is whole blocks (HZP_BLOCK_ELEMENTS),
@@ -251,7 +209,6 @@ static void make(const struct hzp_model_config *config, const int32_t *inner,
     size_t layers = (size_t)config->layers;
     ret->tensor = hzp_xcalloc(layers * HZP_COUNT(layer_roles) + 3, sizeof(*ret->tensor));
     ret->unit = hzp_xcalloc(layers + 2, sizeof(*ret->unit));
-    ret->disk = hzp_xcalloc(layers * (size_t)family->rows + 3, sizeof(*ret->disk));
     ret->by_role = hzp_xcalloc((layers + 1) * HZP_ROLE_COUNT, sizeof(*ret->by_role));
     for (size_t i = 0; i < (layers + 1) * HZP_ROLE_COUNT; i++)
         ret->by_role[i] = -1;

@@ -176,8 +176,9 @@ static int place(struct hzp_model_reader *load, const char *file, const struct h
             }
             return HZP_OK;
         }
-        hzp_family_name(hzp_family_row_of(hzp_family_find(c->family), HZP_HEAD), -1, wanted.name,
-                        sizeof(wanted.name));
+        const struct hzp_family_row *head[HZP_FAMILY_ROWS_MAX];
+        hzp_family_rows(hzp_family_find(c->family), HZP_HEAD, head);
+        hzp_family_name(head[0], -1, wanted.name, sizeof(wanted.name));
         if (c->tied && !strcmp(name, wanted.name)) {
             HZP_TRY(check_tensor(load, file, t, c->vocab, c->width));
             load->spare_head = t;

@@ -62,7 +62,7 @@ static bool runs(const struct hzp_trials *t, uint64_t version)
 
 void hzp_trials_begin(struct hzp_trials *t, uint64_t version, uint64_t parent, uint64_t now_ns)
 {
-    hzp_lock_take(&t->lock);
+    HZP_LOCKED(&t->lock);
     t->stats.newest =
         (struct hzp_trial){.version = version, .parent = parent, .begun_unix_ms = hzp_unix_ms()};
     t->begin_ns = now_ns;
@@ -70,7 +70,6 @@ void hzp_trials_begin(struct hzp_trials *t, uint64_t version, uint64_t parent, u
     t->why[0] = 0;
     if (t->wake)
         hzp_wake_poke(t->wake);
-    hzp_lock_release(&t->lock);
 }
 
 static double mean(double sum, int64_t count)
@@ -123,22 +122,19 @@ static enum hzp_verdict judge(struct hzp_trials *t, uint64_t now_ns)
 enum hzp_verdict hzp_trials_verdict(struct hzp_trials *t, uint64_t now_ns)
 {
     hzp_assert_engine_thread();
-    hzp_lock_take(&t->lock);
+    HZP_LOCKED(&t->lock);
     enum hzp_verdict verdict = HZP_VERDICT_NONE;
     if (runs(t, t->stats.newest.version))
         verdict = judge(t, now_ns);
-    hzp_lock_release(&t->lock);
     return verdict;
 }
 
 uint64_t hzp_trials_due_ns(struct hzp_trials *t)
 {
-    hzp_lock_take(&t->lock);
+    HZP_LOCKED(&t->lock);
     bool any = runs(t, t->stats.newest.version);
     uint64_t left = UINT64_MAX - t->begin_ns;
-    uint64_t due = any ? t->begin_ns + HZP_MIN(t->config.time_ns, left) : UINT64_MAX;
-    hzp_lock_release(&t->lock);
-    return due;
+    return any ? t->begin_ns + HZP_MIN(t->config.time_ns, left) : UINT64_MAX;
 }
 
 bool hzp_trials_end(struct hzp_trials *t, enum hzp_trial_end end, const char *why)
@@ -146,19 +142,16 @@ bool hzp_trials_end(struct hzp_trials *t, enum hzp_trial_end end, const char *wh
     enum hzp_verdict opposite = end == HZP_TRIAL_PROMOTED  ? HZP_VERDICT_DROP
                                 : end == HZP_TRIAL_DROPPED ? HZP_VERDICT_PROMOTE
                                                            : HZP_VERDICT_NONE;
-    hzp_lock_take(&t->lock);
+    HZP_LOCKED(&t->lock);
     struct hzp_trial *newest = &t->stats.newest;
     HZP_ASSERT(runs(t, newest->version) && end != HZP_TRIAL_RUNS);
-    if (opposite != HZP_VERDICT_NONE && t->asked == opposite) {
-        hzp_lock_release(&t->lock);
+    if (opposite != HZP_VERDICT_NONE && t->asked == opposite)
         return false;
-    }
     newest->end = end;
     newest->ended_unix_ms = hzp_unix_ms();
     snprintf(newest->reason, sizeof(newest->reason), "%s", why ? why : t->why);
     t->stats.ended[end]++;
     t->ended[t->count++ % HZP_TRIALS_KEPT] = *newest;
-    hzp_lock_release(&t->lock);
     return true;
 }
 
@@ -166,11 +159,9 @@ bool hzp_trials_end(struct hzp_trials *t, enum hzp_trial_end end, const char *wh
 
 uint64_t hzp_trials_running(struct hzp_trials *t)
 {
-    hzp_lock_take(&t->lock);
+    HZP_LOCKED(&t->lock);
     uint64_t version = t->stats.newest.version;
-    version = runs(t, version) ? version : 0;
-    hzp_lock_release(&t->lock);
-    return version;
+    return runs(t, version) ? version : 0;
 }
 
 bool hzp_trials_draws(const struct hzp_trials *t, uint64_t key)
@@ -179,34 +170,21 @@ bool hzp_trials_draws(const struct hzp_trials *t, uint64_t key)
     return (double)(hzp_mix64(key + 0x9e3779b97f4a7c15u) >> 11) * 0x1p-53 < t->config.share;
 }
 
-void hzp_trials_note_begun(struct hzp_trials *t, uint64_t version, bool trial)
+void hzp_trials_note(struct hzp_trials *t, uint64_t version, bool trial,
+                     const struct hzp_trial_side *more)
 {
-    hzp_lock_take(&t->lock);
-    if (runs(t, version))
-        t->stats.newest.side[trial].requests++;
-    hzp_lock_release(&t->lock);
-}
-
-void hzp_trials_note_token(struct hzp_trials *t, uint64_t version, bool trial, double logprob)
-{
-    hzp_lock_take(&t->lock);
-    if (runs(t, version)) {
-        t->stats.newest.side[trial].tokens++;
-        t->stats.newest.side[trial].logprob += logprob;
-    }
-    hzp_lock_release(&t->lock);
-}
-
-void hzp_trials_note_ended(struct hzp_trials *t, uint64_t version, bool trial, bool cut,
-                           bool failed)
-{
-    hzp_lock_take(&t->lock);
-    if (runs(t, version)) {
-        t->stats.newest.side[trial].ended += !failed;
-        t->stats.newest.side[trial].cut += cut;
-        t->stats.newest.side[trial].failed += failed;
-    }
-    hzp_lock_release(&t->lock);
+    HZP_LOCKED(&t->lock);
+    if (!runs(t, version))
+        return;
+    struct hzp_trial_side *side = &t->stats.newest.side[trial];
+    side->requests += more->requests;
+    side->ended += more->ended;
+    side->failed += more->failed;
+    side->cut += more->cut;
+    side->tokens += more->tokens;
+    side->scores += more->scores;
+    side->logprob += more->logprob;
+    side->score += more->score;
 }
 
 /* --- Any thread ------------------------------------------------------------------------------- */
@@ -214,61 +192,43 @@ void hzp_trials_note_ended(struct hzp_trials *t, uint64_t version, bool trial, b
 int hzp_trials_ask(struct hzp_trials *t, uint64_t version, bool promote,
                    struct hzp_err_text *reterr)
 {
-    hzp_lock_take(&t->lock);
-    bool found = runs(t, version);
-    if (found)
-        t->asked = promote ? HZP_VERDICT_PROMOTE : HZP_VERDICT_DROP;
-    hzp_lock_release(&t->lock);
-    return found ? HZP_OK
-                 : hzp_fail(reterr, HZP_ENOENT, "version %" PRIu64 " is not on trial", version);
+    HZP_LOCKED(&t->lock);
+    if (!runs(t, version))
+        return hzp_fail(reterr, HZP_ENOENT, "version %" PRIu64 " is not on trial", version);
+    t->asked = promote ? HZP_VERDICT_PROMOTE : HZP_VERDICT_DROP;
+    return HZP_OK;
 }
 
 void hzp_trials_found(struct hzp_trials *t, uint64_t version, bool passed, const char *why)
 {
-    hzp_lock_take(&t->lock);
+    HZP_LOCKED(&t->lock);
     if (runs(t, version)) {
         t->found = passed ? HZP_VERDICT_PROMOTE : HZP_VERDICT_DROP;
         snprintf(t->why, sizeof(t->why), "%s", why);
     }
-    hzp_lock_release(&t->lock);
 }
 
 void hzp_trials_set_wake(struct hzp_trials *t, struct hzp_wake *wake)
 {
-    hzp_lock_take(&t->lock);
+    HZP_LOCKED(&t->lock);
     t->wake = wake;
     if (wake)
         hzp_wake_poke(wake); /* one may have begun */
-    hzp_lock_release(&t->lock);
-}
-
-void hzp_trials_score(struct hzp_trials *t, uint64_t version, bool trial, double score,
-                      bool replaces, double before)
-{
-    hzp_lock_take(&t->lock);
-    if (runs(t, version)) {
-        struct hzp_trial_side *side = &t->stats.newest.side[trial];
-        side->scores += !replaces;
-        side->score += replaces ? score - before : score;
-    }
-    hzp_lock_release(&t->lock);
 }
 
 void hzp_trials_read(struct hzp_trials *t, struct hzp_trials_stats *ret)
 {
-    hzp_lock_take(&t->lock);
+    HZP_LOCKED(&t->lock);
     *ret = t->stats;
-    hzp_lock_release(&t->lock);
 }
 
 int32_t hzp_trials_ended(struct hzp_trials *t, uint64_t *seen, struct hzp_trial *ret, int32_t max)
 {
     int32_t n = 0;
-    hzp_lock_take(&t->lock);
+    HZP_LOCKED(&t->lock);
     if (t->count - *seen > HZP_TRIALS_KEPT)
         *seen = t->count - HZP_TRIALS_KEPT;
     while (*seen < t->count && n < max)
         ret[n++] = t->ended[(*seen)++ % HZP_TRIALS_KEPT];
-    hzp_lock_release(&t->lock);
     return n;
 }

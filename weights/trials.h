@@ -95,12 +95,6 @@ bool hzp_trials_end(struct hzp_trials *t, enum hzp_trial_end end, const char *wh
 uint64_t hzp_trials_running(struct hzp_trials *t);
 /* Whether requests with this key are on the side of the trial.  Thread: any. */
 bool hzp_trials_draws(const struct hzp_trials *t, uint64_t key);
-/* Notes of a request that began while `version` was on trial; trial: on its side. */
-void hzp_trials_note_begun(struct hzp_trials *t, uint64_t version, bool trial);
-void hzp_trials_note_token(struct hzp_trials *t, uint64_t version, bool trial, double logprob);
-void hzp_trials_note_ended(struct hzp_trials *t, uint64_t version, bool trial, bool cut,
-                           bool failed);
-
 /* --- Thread: any ------------------------------------------------------------------------------ */
 
 /* Asks for a verdict about the version, which is on trial; poke the loop afterwards.  The trial
@@ -113,10 +107,10 @@ int hzp_trials_ask(struct hzp_trials *t, uint64_t version, bool promote,
 void hzp_trials_found(struct hzp_trials *t, uint64_t version, bool passed, const char *why);
 /* Poked when a trial begins; borrowed; NULL: none. */
 void hzp_trials_set_wake(struct hzp_trials *t, struct hzp_wake *wake);
-/* An answer that began while `version` was on trial (0: none) got a score; replaces: instead of the
- * score `before`. */
-void hzp_trials_score(struct hzp_trials *t, uint64_t version, bool trial, double score,
-                      bool replaces, double before);
+/* Adds to what became of the requests of a side (trial: on the trial's) that began while `version`
+ * was on trial; 0, or one that is not any more: no effect. */
+void hzp_trials_note(struct hzp_trials *t, uint64_t version, bool trial,
+                     const struct hzp_trial_side *more);
 void hzp_trials_read(struct hzp_trials *t, struct hzp_trials_stats *ret);
 /* Writes the oldest `max` ended trials behind the first *seen ones, adds what was written and what
  * is not kept any more (the newest HZP_TRIALS_KEPT are) to *seen; returns how many it wrote. */

@@ -129,7 +129,7 @@ static int alloc_host(struct hzp_device *dev, size_t bytes, void **ret)
 
 static void free_host(struct hzp_device *dev, void *memory)
 {
-    if (dev && memory)
+    if (dev)
         hzp_device_free(dev, HZP_MEM_HOST, memory);
     else
         free(memory);

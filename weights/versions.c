@@ -125,9 +125,8 @@ static void refresh_stats(struct hzp_weights *w)
 
 static void refresh_stats_locked(struct hzp_weights *w)
 {
-    hzp_lock_take(&w->lock);
+    HZP_LOCKED(&w->lock);
     refresh_stats(w);
-    hzp_lock_release(&w->lock);
 }
 
 /* Ids are issued one after another, so a version's record is found by its index; it may have been
@@ -233,8 +232,7 @@ void hzp_weights_destroy(struct hzp_weights *w)
         return;
     for (int32_t i = 0; i < w->config.slots; i++)
         close_memory(w, &w->memory[i]);
-    if (w->ring)
-        hzp_device_free(w->dev, HZP_MEM_DEVICE, w->ring);
+    hzp_device_free(w->dev, HZP_MEM_DEVICE, w->ring);
     hzp_units_free(&w->gathered);
     hzp_lock_fini(&w->lock);
     free(w->memory);
@@ -489,24 +487,22 @@ void hzp_weights_begin_trial(struct hzp_weights *w, struct hzp_version *draft)
     hzp_assert_engine_thread();
     HZP_ASSERT(draft->record.state == HZP_VERSION_DRAFT && w->current && !w->trial);
     HZP_ASSERT(!w->config.fp8 || draft->fp8_made);
-    hzp_lock_take(&w->lock);
+    HZP_LOCKED(&w->lock);
     draft->record.parent = w->current->record.id;
     issue_id(w, &draft->record, HZP_VERSION_TRIAL);
     w->trial = draft;
     refresh_stats(w);
-    hzp_lock_release(&w->lock);
 }
 
 void hzp_weights_drop_trial(struct hzp_weights *w)
 {
     hzp_assert_engine_thread();
     HZP_ASSERT(w->trial);
-    hzp_lock_take(&w->lock);
+    HZP_LOCKED(&w->lock);
     w->trial->record.state = HZP_VERSION_DROPPED;
     set_recorded_state(w, w->trial->record.id, HZP_VERSION_DROPPED);
     w->trial = NULL;
     refresh_stats(w);
-    hzp_lock_release(&w->lock);
 }
 
 struct hzp_version *hzp_weights_trial(struct hzp_weights *w)
@@ -533,7 +529,7 @@ void hzp_weights_publish(struct hzp_weights *w, struct hzp_version *draft, uint6
     uint64_t old_id = w->current ? w->current->record.id : 0;
     int64_t seen = staleness(w);
 
-    hzp_lock_take(&w->lock);
+    HZP_LOCKED(&w->lock);
     if (w->current)
         w->stats
             .staleness_seen[HZP_MIN(HZP_MAX(seen, 0), HZP_COUNT(w->stats.staleness_seen) - 1)]++;
@@ -559,7 +555,6 @@ void hzp_weights_publish(struct hzp_weights *w, struct hzp_version *draft, uint6
     w->stats.publications++;
     w->stats.learned_through = record->learned_through;
     refresh_stats(w);
-    hzp_lock_release(&w->lock);
 }
 
 void hzp_weights_finished(struct hzp_weights *w, int64_t optimizer_step)
@@ -598,7 +593,7 @@ void hzp_weights_set_max_staleness(struct hzp_weights *w, int32_t max_staleness)
 {
     HZP_ASSERT(max_staleness >= 0);
     atomic_store(&w->max_staleness, max_staleness);
-    hzp_lock_take(&w->lock);
+    HZP_LOCKED(&w->lock);
     struct hzp_weights_stats *s = &w->stats;
     if (max_staleness < s->max_staleness) /* older steps may have been staler */
         s->bound_step =
@@ -607,7 +602,6 @@ void hzp_weights_set_max_staleness(struct hzp_weights *w, int32_t max_staleness)
         s->bound_step = atomic_load(&w->ended) + 1 + STEPS_IN_FLIGHT;
     s->max_staleness = max_staleness;
     s->bound = bound(w);
-    hzp_lock_release(&w->lock);
 }
 
 void hzp_weights_ask_staleness(struct hzp_weights *w, int32_t max_staleness)
@@ -681,16 +675,15 @@ void hzp_weights_set_history(struct hzp_weights *w, const struct hzp_version_rec
     struct hzp_version_record *history = hzp_xcalloc((size_t)HZP_MAX(count, 1), sizeof(*history));
     if (count)
         memcpy(history, record, (size_t)count * sizeof(*history));
-    hzp_lock_take(&w->lock);
+    HZP_LOCKED(&w->lock);
     free(w->history);
     w->history = history;
     w->histories = count;
-    hzp_lock_release(&w->lock);
 }
 
 int32_t hzp_weights_list(struct hzp_weights *w, struct hzp_version_record *ret, int32_t max)
 {
-    hzp_lock_take(&w->lock);
+    HZP_LOCKED(&w->lock);
     uint64_t kept = HZP_MIN(w->issued, (uint64_t)RECORDS_MAX);
     int32_t n = (int32_t)HZP_MIN(kept, (uint64_t)HZP_MAX(max, 0));
     for (int32_t i = 0; i < n; i++)
@@ -699,14 +692,13 @@ int32_t hzp_weights_list(struct hzp_weights *w, struct hzp_version_record *ret, 
     older = HZP_MIN(older, RECORDS_MAX - n);
     if (older > 0)
         memcpy(ret + n, w->history, (size_t)older * sizeof(*ret));
-    hzp_lock_release(&w->lock);
     return n + HZP_MAX(older, 0);
 }
 
 int32_t hzp_weights_list_after(struct hzp_weights *w, uint64_t id, struct hzp_version_record *ret,
                                int32_t max)
 {
-    hzp_lock_take(&w->lock);
+    HZP_LOCKED(&w->lock);
     uint64_t end = w->issued, begin = end - HZP_MIN(end, (uint64_t)RECORDS_MAX);
     if (id >= w->config.first_id) /* the n-th id is first_id + n */
         begin = HZP_MIN(HZP_MAX(begin, id - w->config.first_id + 1), end);
@@ -716,23 +708,20 @@ int32_t hzp_weights_list_after(struct hzp_weights *w, uint64_t id, struct hzp_ve
         if (r->state != HZP_VERSION_TRIAL && r->state != HZP_VERSION_DROPPED)
             ret[n++] = *r;
     }
-    hzp_lock_release(&w->lock);
     return n;
 }
 
 bool hzp_weights_resident(struct hzp_weights *w, uint64_t id)
 {
-    bool found = false;
-    hzp_lock_take(&w->lock);
+    HZP_LOCKED(&w->lock);
     for (int32_t i = 0; i < w->config.slots; i++)
-        found = found || (id && w->resident[i] == id);
-    hzp_lock_release(&w->lock);
-    return found;
+        if (id && w->resident[i] == id)
+            return true;
+    return false;
 }
 
 void hzp_weights_read_stats(struct hzp_weights *w, struct hzp_weights_stats *ret)
 {
-    hzp_lock_take(&w->lock);
+    HZP_LOCKED(&w->lock);
     *ret = w->stats;
-    hzp_lock_release(&w->lock);
 }

@@ -4,7 +4,7 @@
 #include "api/client/http_client.h"
 #include "api/cli/commands.h"
 #include "api/cli/line.h"
-#include "base/json.h"
+#include "text/chars/textbuf.h"
 
 #include <errno.h>
 #include <signal.h>
@@ -28,8 +28,7 @@ struct chat {
 
 /* The answer that arrives. */
 struct answer {
-    char *text;
-    size_t bytes, room;
+    struct hzp_textbuf text;
     int64_t version;
     char error[300];
 };
@@ -118,16 +117,7 @@ static void end_server(struct chat *chat)
 
 static int take_text(struct answer *a, const char *text, size_t n)
 {
-    if (a->bytes + n + 1 > a->room) {
-        size_t room = HZP_MAX(2 * a->room, a->bytes + n + 1);
-        char *grown = realloc(a->text, room);
-        if (!grown)
-            return HZP_ENOMEM;
-        a->text = grown;
-        a->room = room;
-    }
-    memcpy(a->text + a->bytes, text, n + 1);
-    a->bytes += n;
+    HZP_TRY(hzp_textbuf_append(&a->text, text, n));
     fwrite(text, 1, n, stdout);
     fflush(stdout);
     return HZP_OK;
@@ -151,7 +141,7 @@ static int on_event(void *ctx, const char *data, size_t n)
     size_t bytes = json_string_length(content);
     int r = HZP_OK;
     /* models without special tokens begin with a blank */
-    bool blank = text && !a->bytes && *text == ' ';
+    bool blank = text && !a->text.bytes && *text == ' ';
     if (bytes > blank)
         r = take_text(a, text + blank, bytes - blank);
     if (json_is_integer(version))
@@ -190,20 +180,20 @@ static void answer(struct chat *chat)
     printf("%s\n", r == HZP_ECANCELED ? " [interrupted]" : "");
     if (a.error[0] || (r < 0 && r != HZP_ECANCELED))
         fprintf(stderr, "%s\n", a.error[0] ? a.error : err.text);
-    if (a.bytes) {
+    if (a.text.bytes) {
         json_array_append_new(chat->messages, json_pack("{s:s, s:s%}", "role", "assistant",
-                                                        "content", a.text, a.bytes));
+                                                        "content", a.text.data, a.text.bytes));
         chat->version = a.version;
     }
     json_decref(body);
     free(text);
-    free(a.text);
+    hzp_textbuf_fini(&a.text);
 }
 
 /* ---- commands ---- */
 
-/* A route's answer; NULL: an error was printed. */
-static json_t *ask(struct chat *chat, const char *method, const char *route, const json_t *body)
+/* A route's answer; takes over body.  NULL: an error was printed. */
+static json_t *ask(struct chat *chat, const char *method, const char *route, json_t *body)
 {
     struct hzp_err_text err = {.text = ""};
     json_t *json = hzp_http_ask(&chat->server, method, route, body, PATIENCE_S, &err);
@@ -266,7 +256,6 @@ static void show_answer(struct chat *chat, const char *when, json_t *messages)
         printf("%s%s\n", when, text ? text + strspn(text, " ") : "");
     fflush(stdout);
     json_decref(answer);
-    json_decref(body);
 }
 
 /* How many other answers the lesson has changed, and one of them. */
@@ -302,8 +291,8 @@ static void teach(struct chat *chat, const char *text)
     }
     json_array_append(lesson, json_array_get(chat->messages, json_array_size(chat->messages) - 1));
     show_answer(chat, "before: ", question);
-    json_t *body = json_pack("{s:o}", "messages", lesson);
-    json_t *done = ask(chat, "POST", "/v1/fine_tuning/examples?wait=served&timeout=300", body);
+    json_t *done = ask(chat, "POST", "/v1/fine_tuning/examples?wait=served&timeout=300",
+                       json_pack("{s:o}", "messages", lesson));
     bool served = json_is_true(json_object_get(done, "served"));
     if (done)
         printf("%s: version %lld\n", served ? "learned" : "not learned yet",
@@ -313,7 +302,6 @@ static void teach(struct chat *chat, const char *text)
     show_effect(json_object_get(done, "effect"));
     if (done)
         json_array_append(chat->taught, json_object_get(done, "first"));
-    json_decref(body);
     json_decref(done);
     json_decref(question);
 }
@@ -345,8 +333,7 @@ static void undo(struct chat *chat)
                "takes it back\n");
         return;
     }
-    json_t *body = json_pack("{s:I}", "lesson", lesson);
-    json_t *done = ask(chat, "POST", "/v1/undo?timeout=300", body);
+    json_t *done = ask(chat, "POST", "/v1/undo?timeout=300", json_pack("{s:I}", "lesson", lesson));
     if (done) {
         printf("lesson %lld is taken back: version %lld\n", (long long)lesson,
                (long long)json_integer_value(json_object_get(done, "weights_version")));
@@ -357,7 +344,6 @@ static void undo(struct chat *chat)
         show_answer(chat, "now:    ", question);
         json_decref(question);
     }
-    json_decref(body);
     json_decref(done);
 }
 

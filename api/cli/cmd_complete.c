@@ -154,10 +154,8 @@ int hzp_cmd_complete(const struct hzp_options *options)
     char *input = NULL;
     const char *prompt = options->words ? options->word[options->words - 1] : NULL;
     bool reads = prompt && !strcmp(prompt, "-");
-    if (options->words != 2 && !(reads && options->engine.model.dir)) {
-        fprintf(stderr, "hzpserve: usage: hzpserve complete MODEL \"PROMPT\"\n");
-        return 2;
-    }
+    if (options->words != 2 && !(reads && options->engine.model.dir))
+        return hzp_command_usage("complete MODEL \"PROMPT\"");
     sigaction(SIGINT, &action, NULL);
     int r = reads ? read_input(&input, &err) : HZP_OK;
     int status = r < 0 ? hzp_command_failed(r, &err) : 0;

@@ -106,11 +106,9 @@ static json_t *backend_json(const char *name, const struct hzp_about *about)
         json_object_set_new(one, "fallbacks", slower_json(name, d));
         json_array_append_new(devices, one);
     }
-    json_t *ret = json_object();
-    json_object_set_new(ret, "backend", json_string(name));
-    json_object_set_new(ret, "build", facts_json(about->build, about->builds));
-    json_object_set_new(ret, "machine", facts_json(about->machine, about->machines));
-    json_object_set_new(ret, "devices", devices);
+    json_t *ret = json_pack("{s:s, s:o, s:o, s:o}", "backend", name, "build",
+                            facts_json(about->build, about->builds), "machine",
+                            facts_json(about->machine, about->machines), "devices", devices);
     if (about->none[0])
         json_object_set_new(ret, "none", json_string(about->none));
     return ret;
@@ -141,15 +139,13 @@ int hzp_cmd_devices(const struct hzp_options *options)
         else
             print_backend(name, &about);
     }
-    if (!options->json)
+    if (!options->json) {
         show_links(NULL);
-    if (options->json) {
+    } else {
         json_t *links = json_array();
         show_links(links);
-        json_t *top = json_object();
-        json_object_set_new(top, "version", json_string(HZP_VERSION_TEXT));
-        json_object_set(top, "backends", all);
-        json_object_set_new(top, "links", links);
+        json_t *top = json_pack("{s:s, s:O, s:o}", "version", HZP_VERSION_TEXT, "backends", all,
+                                "links", links);
         char *text = json_dumps(top, JSON_INDENT(2));
         printf("%s\n", text ? text : "{}");
         free(text);

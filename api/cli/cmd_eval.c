@@ -77,10 +77,8 @@ static int evaluate(struct eval *e, const struct hzp_engine_settings *settings, 
 
 int hzp_cmd_eval(const struct hzp_options *options)
 {
-    if (options->words != 1 || !options->train.data) {
-        fprintf(stderr, "hzpserve: usage: hzpserve eval MODEL --data FILE\n");
-        return 2;
-    }
+    if (options->words != 1 || !options->train.data)
+        return hzp_command_usage("eval MODEL --data FILE");
     struct eval e = {.data = options->train.data,
                      .fields = &options->train.fields,
                      .too_long = (enum hzp_too_long)(1 + options->train.too_long)};

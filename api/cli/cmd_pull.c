@@ -47,12 +47,6 @@ struct pull {
     struct hzp_err_text *reterr;
 };
 
-static int ask(struct pull *p, const char *method, const char *route, const json_t *body,
-               json_t **ret)
-{
-    return hzp_transfer_json(&p->server, method, route, body, ret, p->reterr);
-}
-
 /* --- The version ------------------------------------------------------------------------------ */
 
 /* Another name for each directory, so that two pulls of one version do not take each other's away;
@@ -70,24 +64,16 @@ static void choose_name(struct pull *p)
 /* Names the version, which writes it to disk and keeps it there. */
 static int name_version(struct pull *p)
 {
-    char route[160];
-    json_t *json;
     choose_name(p);
-    snprintf(route, sizeof(route), "/v1/weights/%" PRIu64 "/name?timeout=3600", p->id);
-    json_t *body = json_pack("{s:s}", "name", p->name);
-    int r = ask(p, "POST", route, body, &json);
-    json_decref(body);
-    if (r >= 0)
-        json_decref(json);
-    return r;
+    return hzp_transfer_json(&p->server, "POST", json_pack("{s:s}", "name", p->name), NULL,
+                             p->reterr, "/v1/weights/%" PRIu64 "/name?timeout=3600", p->id);
 }
 
 static int find_version(struct pull *p, const char *text)
 {
-    char route[200];
     json_t *json;
-    snprintf(route, sizeof(route), "/v1/weights/%.100s", text);
-    HZP_TRY(ask(p, "GET", route, NULL, &json));
+    HZP_TRY(
+        hzp_transfer_json(&p->server, "GET", NULL, &json, p->reterr, "/v1/weights/%.100s", text));
     json_int_t id = json_integer_value(json_object_get(json, "id"));
     const char *state = json_string_value(json_object_get(json, "state"));
     bool kept =
@@ -109,33 +95,17 @@ static int choose_version(struct pull *p, const char *text)
     return r;
 }
 
-static void unname_version(struct pull *p)
-{
-    char route[100];
-    struct hzp_err_text none;
-    json_t *json;
-    snprintf(route, sizeof(route), "/v1/weights/names/%s", p->name);
-    if (hzp_transfer_json(&p->server, "DELETE", route, NULL, &json, &none) >= 0)
-        json_decref(json);
-}
-
 static int read_manifest(struct pull *p)
 {
-    char route[100];
     json_t *json;
-    snprintf(route, sizeof(route), "/v1/replication/%" PRIu64 "/manifest", p->id);
-    HZP_TRY(ask(p, "GET", route, NULL, &json));
+    HZP_TRY(hzp_transfer_json(&p->server, "GET", NULL, &json, p->reterr,
+                              "/v1/replication/%" PRIu64 "/manifest", p->id));
     int r = hzp_manifest_read(json, &p->m, p->reterr);
     json_decref(json);
     return r;
 }
 
 /* --- Fetching --------------------------------------------------------------------------------- */
-
-static int write_all(FILE *file, const void *data, size_t n)
-{
-    return n && fwrite(data, n, 1, file) != 1 ? HZP_EIO : HZP_OK;
-}
 
 /* Fetches a text file as a whole; they are small. */
 static int fetch_file(struct pull *p, const struct hzp_manifest_file *f)
@@ -153,7 +123,7 @@ static int fetch_file(struct pull *p, const struct hzp_manifest_file *f)
         if (r < 0)
             break;
         checksum = hzp_fnv(checksum, p->buffer, n);
-        if (write_all(file, p->buffer, n) < 0)
+        if (n && fwrite(p->buffer, n, 1, file) != 1)
             r = hzp_fail(p->reterr, HZP_EIO, "%s: %s", path, strerror(errno));
     }
     if (!file || fclose(file) != 0)
@@ -301,9 +271,7 @@ static int pull(struct pull *p, const char *version)
     HZP_TRY(hzp_dir_make(p->stage, NULL, p->reterr));
     HZP_TRY(choose_version(p, version));
     int r = fetch(p);
-    struct hzp_err_text why = *p->reterr;
-    unname_version(p);
-    *p->reterr = why;
+    hzp_transfer_json(&p->server, "DELETE", NULL, NULL, NULL, "/v1/weights/names/%s", p->name);
     HZP_TRY(r);
     HZP_TRY(write_model(p, model));
     HZP_TRY(put_in_place(p, model));
@@ -317,10 +285,8 @@ int hzp_cmd_pull(const struct hzp_options *options)
     struct hzp_err_text err = {.text = ""};
     char dir[PATH_MAX - 128];
     if (options->words < 2 || options->words > 3 ||
-        strlen(options->word[options->words - 1]) >= sizeof(dir)) {
-        fprintf(stderr, "hzpserve: usage: hzpserve pull URL [VERSION] DIRECTORY\n");
-        return 2;
-    }
+        strlen(options->word[options->words - 1]) >= sizeof(dir))
+        return hzp_command_usage("pull URL [VERSION] DIRECTORY");
     snprintf(dir, sizeof(dir), "%s", options->word[options->words - 1]);
     for (size_t n = strlen(dir); n > 1 && dir[n - 1] == '/'; n--)
         dir[n - 1] = 0;

@@ -37,7 +37,7 @@ struct push {
 static int read_server(struct push *p, enum hzp_dtype *ret_type)
 {
     json_t *json;
-    HZP_TRY(hzp_transfer_json(&p->server, "GET", "/v1/replication", NULL, &json, p->reterr));
+    HZP_TRY(hzp_transfer_json(&p->server, "GET", NULL, &json, p->reterr, "/v1/replication"));
     json_int_t piece = json_integer_value(json_object_get(json, "piece_bytes"));
     const char *type = json_string_value(json_object_get(json, "dtype"));
     bool good = piece >= 8 && piece <= HZP_TRANSFER_PIECE && hzp_manifest_type_read(type, ret_type);
@@ -88,9 +88,9 @@ static int send_units(struct push *p)
 {
     size_t i;
     const json_t *one;
-    json_t *upload, *manifest = hzp_manifest_json(&p->m, &p->layout);
-    int r = hzp_transfer_json(&p->server, "POST", "/v1/replication", manifest, &upload, p->reterr);
-    json_decref(manifest);
+    json_t *upload;
+    int r = hzp_transfer_json(&p->server, "POST", hzp_manifest_json(&p->m, &p->layout), &upload,
+                              p->reterr, "/v1/replication");
     HZP_TRY(r);
     json_array_foreach(json_object_get(upload, "missing"), i, one)
     {
@@ -131,17 +131,15 @@ static void name_source(const struct push *p, char *ret, size_t size)
 
 static int activate(struct push *p, json_t **ret)
 {
-    char route[160], checksum[20], source[256];
+    char checksum[20], source[256];
     hzp_checksum_text(p->m.checksum, checksum);
     name_source(p, source, sizeof(source));
-    snprintf(route, sizeof(route), "/v1/replication/%s/activate?timeout=3600", checksum);
     json_t *body = json_pack("{s:s, s:s}", "lessons",
                              p->options->weights.lessons ? "replay" : "skip", "source", source);
     if (!body)
         return hzp_fail(p->reterr, HZP_EINVAL, "%s: its name is not UTF-8", p->dir);
-    int r = hzp_transfer_json(&p->server, "POST", route, body, ret, p->reterr);
-    json_decref(body);
-    return r;
+    return hzp_transfer_json(&p->server, "POST", body, ret, p->reterr,
+                             "/v1/replication/%s/activate?timeout=3600", checksum);
 }
 
 static int push(struct push *p)
@@ -165,10 +163,8 @@ static int push(struct push *p)
 int hzp_cmd_push(const struct hzp_options *options)
 {
     struct hzp_err_text err = {.text = ""};
-    if (options->words != 2) {
-        fprintf(stderr, "hzpserve: usage: hzpserve push URL DIRECTORY\n");
-        return 2;
-    }
+    if (options->words != 2)
+        return hzp_command_usage("push URL DIRECTORY");
     struct push p = {.options = options, .dir = options->word[1], .reterr = &err};
     int r = hzp_http_server(options->word[0], options->client.api_key, &p.server, &err);
     if (r >= 0)

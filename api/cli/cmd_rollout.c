@@ -16,7 +16,6 @@
 #include "api/cli/commands.h"
 #include "api/cli/signals.h"
 #include "api/cli/transfer.h"
-#include "base/arena.h"
 #include "base/base.h"
 #include "base/json.h"
 
@@ -180,7 +179,7 @@ static int make_body(const struct hzp_options *options, json_t *body, struct hzp
                         : json_object();
     if (!json_is_object(extra) || json_object_update(body, extra) < 0) {
         json_decref(extra);
-        return hzp_fail_param(reterr, HZP_EINVAL, "--extra-body", "--extra-body is no JSON object");
+        return hzp_wrong(reterr, "--extra-body", "is no JSON object");
     }
     json_decref(extra);
     return HZP_OK;
@@ -189,13 +188,8 @@ static int make_body(const struct hzp_options *options, json_t *body, struct hzp
 /* Gives the version the name by which the server can go back to it. */
 static int name_version(struct follow *f, json_int_t version, struct hzp_err_text *reterr)
 {
-    char route[128];
-    json_t *done = NULL, *body = json_pack("{s:s}", "name", kept_name);
-    snprintf(route, sizeof(route), "/v1/weights/%lld/name?timeout=3600", (long long)version);
-    int r = hzp_transfer_json(&f->server, "POST", route, body, &done, reterr);
-    json_decref(body);
-    json_decref(done);
-    return r;
+    return hzp_transfer_json(&f->server, "POST", json_pack("{s:s}", "name", kept_name), NULL,
+                             reterr, "/v1/weights/%lld/name?timeout=3600", (long long)version);
 }
 
 /* Keeps the version that serves.  A server that cannot keep it learns all the same.  *ret_named: it
@@ -203,17 +197,15 @@ static int name_version(struct follow *f, json_int_t version, struct hzp_err_tex
 static void keep_version(struct follow *f, json_int_t *ret_named)
 {
     struct hzp_err_text err;
-    json_t *now = NULL, *had = NULL;
-    char route[128];
-    int r = hzp_transfer_json(&f->server, "GET", "/v1/weights/current", NULL, &now, &err);
+    json_t *now, *had = NULL;
+    int r = hzp_transfer_json(&f->server, "GET", NULL, &now, &err, "/v1/weights/current");
     json_int_t id = json_integer_value(json_object_get(now, "id"));
     if (r >= 0 && json_is_null(json_object_get(now, "parent")) &&
         !json_integer_value(json_object_get(now, "optimizer_step"))) {
         snprintf(f->back, sizeof(f->back), "original");
     } else if (r >= 0) {
-        snprintf(route, sizeof(route), "/v1/weights/%s", kept_name);
-        if (hzp_transfer_json(&f->server, "GET", route, NULL, &had, NULL) >= 0)
-            *ret_named = json_integer_value(json_object_get(had, "id"));
+        hzp_transfer_json(&f->server, "GET", NULL, &had, NULL, "/v1/weights/%s", kept_name);
+        *ret_named = json_integer_value(json_object_get(had, "id"));
         r = name_version(f, id, &err);
         if (r >= 0)
             snprintf(f->back, sizeof(f->back), "%s", kept_name);
@@ -232,7 +224,7 @@ static int post(struct follow *f, struct hzp_err_text *reterr)
     if (r >= 0 && !json_is_false(json_object_get(body, "train")))
         keep_version(f, &named);
     if (r >= 0)
-        r = hzp_transfer_json(&f->server, "POST", "/v1/rollouts", body, &job, reterr);
+        r = hzp_transfer_json(&f->server, "POST", json_incref(body), &job, reterr, "/v1/rollouts");
     if (r < 0 && named) /* nothing was learned after it: the name is what it was */
         name_version(f, named, NULL);
     const char *id = json_string_value(json_object_get(job, "id"));
@@ -335,18 +327,14 @@ static void print_end(const struct follow *f, json_t *job)
 static bool obey(struct follow *f)
 {
     struct hzp_err_text err;
-    char route[128];
-    json_t *job = NULL;
     if (left || interrupts > 1 || (interrupts && !f->own)) {
         fprintf(stderr, "hzpserve: %s goes on; hzpserve rollout %s follows it\n", f->id, f->id);
         return true;
     }
     if (interrupts && !f->cancelled) {
         f->cancelled = true;
-        snprintf(route, sizeof(route), "/v1/rollouts/%s", f->id);
-        if (hzp_transfer_json(&f->server, "DELETE", route, NULL, &job, &err) < 0)
+        if (hzp_transfer_json(&f->server, "DELETE", NULL, NULL, &err, "/v1/rollouts/%s", f->id) < 0)
             fprintf(stderr, "hzpserve: %s\n", err.text); /* it has ended meanwhile */
-        json_decref(job);
     }
     return false;
 }
@@ -355,11 +343,9 @@ static bool obey(struct follow *f)
 static int follow(struct follow *f, struct hzp_err_text *reterr)
 {
     const struct timespec pause = {.tv_nsec = 300000000};
-    char route[128];
-    snprintf(route, sizeof(route), "/v1/rollouts/%s", f->id);
     for (;;) {
         json_t *job;
-        HZP_TRY(hzp_transfer_json(&f->server, "GET", route, NULL, &job, reterr));
+        HZP_TRY(hzp_transfer_json(&f->server, "GET", NULL, &job, reterr, "/v1/rollouts/%s", f->id));
         const char *status = json_string_value(json_object_get(job, "status"));
         bool good = status && !strcmp(status, "succeeded");
         print_points(f, job);
@@ -382,10 +368,8 @@ int hzp_cmd_rollout(const struct hzp_options *options)
     const struct sigaction action = {.sa_handler = on_signal}; /* without SA_RESTART */
     struct hzp_err_text err = {.text = ""};
     struct follow f = {.options = options};
-    if (!options->words) {
-        fprintf(stderr, "hzpserve: usage: hzpserve rollout REWARD|JOB [PROMPT..]\n");
-        return 2;
-    }
+    if (!options->words)
+        return hzp_command_usage("rollout REWARD|JOB [PROMPT..]");
     int r = hzp_http_server(options->client.url, options->client.api_key, &f.server, &err);
     if (r >= 0 && !strncmp(options->word[0], "rollout-", 8))
         snprintf(f.id, sizeof(f.id), "%s", options->word[0]);

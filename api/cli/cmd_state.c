@@ -14,10 +14,8 @@ int hzp_cmd_state(const struct hzp_options *options)
     while (options->words == 2 && which < HZP_COUNT(action) &&
            strcmp(options->word[0], action[which]))
         which++;
-    if (options->words != 2 || which == HZP_COUNT(action)) {
-        fprintf(stderr, "hzpserve: usage: hzpserve state list|check|repair DIR\n");
-        return 2;
-    }
+    if (options->words != 2 || which == HZP_COUNT(action))
+        return hzp_command_usage("state list|check|repair DIR");
     int r = hzp_state_tool(options->word[1], (enum hzp_state_action)which, stdout, &damaged, &err);
     if (r < 0)
         fprintf(stderr, "hzpserve: %s\n", err.text[0] ? err.text : hzp_err_name(r));

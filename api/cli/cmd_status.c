@@ -132,7 +132,7 @@ static int take(struct watch *w, struct look *ret, struct hzp_err_text *reterr)
 static int take_health(struct watch *w, struct hzp_err_text *reterr)
 {
     json_t *json;
-    HZP_TRY(hzp_transfer_json(&w->server, "GET", "/health", NULL, &json, reterr));
+    HZP_TRY(hzp_transfer_json(&w->server, "GET", NULL, &json, reterr, "/health"));
     const char *status = json_string_value(json_object_get(json, "status"));
     const char *reason = json_string_value(json_object_get(json, "reason"));
     snprintf(w->health, sizeof(w->health), "%s%s%.200s", status ? status : "?", reason ? ": " : "",

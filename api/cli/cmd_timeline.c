@@ -49,10 +49,8 @@ int hzp_cmd_timeline(const struct hzp_options *options)
 {
     struct hzp_err_text err = {.text = ""};
     struct hzp_http_stream in;
-    if (!options->timeline.out) {
-        fprintf(stderr, "hzpserve: usage: hzpserve timeline [URL] -o FILE\n");
-        return 2;
-    }
+    if (!options->timeline.out)
+        return hzp_command_usage("timeline [URL] -o FILE");
     hzp_http_stream_init(&in, no_events, NULL);
     in.body_max = TRACE_BYTES_MAX;
     int r = get(options, &in, &err);

@@ -118,8 +118,7 @@ static int config_dir(const char *path, char *ret, size_t size, struct hzp_err_t
         return HZP_OK;
     char *slash = strrchr(ret, '/');
     if (strcmp(slash ? slash + 1 : ret, "config.json"))
-        return hzp_fail_param(reterr, HZP_EINVAL, "--from-scratch",
-                              "--from-scratch %s: the file must be named config.json", path);
+        return hzp_wrong(reterr, "--from-scratch", "%s: the file must be named config.json", path);
     if (slash == ret)
         slash++;
     if (slash)
@@ -133,8 +132,7 @@ static int check_eval(const struct run *run, struct hzp_err_text *reterr)
 {
     const struct hzp_train_settings *o = run->settings;
     if (run->keep.best && !o->eval_data)
-        return hzp_fail_param(reterr, HZP_EINVAL, "--keep",
-                              "--keep best needs --eval FILE, whose loss says which is best");
+        return hzp_wrong(reterr, "--keep", "best needs --eval FILE, whose loss says which is best");
     if (o->patience && (!o->eval_data || !o->eval_every))
         return hzp_fail_param(reterr, HZP_EINVAL, "--eval-every",
                               "--eval-every patience needs --eval FILE and evaluations every N "
@@ -293,8 +291,7 @@ static int open_trainer(struct run *run, struct hzp_err_text *reterr)
     if (!run->eval.count)
         return HZP_OK;
     if (run->parts.shards.groups.z3 > 1)
-        return hzp_fail_param(reterr, HZP_EINVAL, "--eval",
-                              "--eval needs whole weights on each rank: use --shard z3=1");
+        return hzp_wrong(reterr, "--eval", "needs whole weights on each rank: use --shard z3=1");
     int r = hzp_evaluator_create(run->parts.model, recipe->micro_rows, false, &run->evaluator);
     return r < 0 ? hzp_fail(reterr, r, "not enough memory for the evaluation") : HZP_OK;
 }

@@ -62,7 +62,8 @@ static int ask(const struct hzp_options *options, const char *method, json_t *bo
     va_end(args);
     int r = hzp_http_server(options->client.url, options->client.api_key, &server, &err);
     json_t *json = r < 0 ? NULL : hzp_http_ask(&server, method, route, body, PATIENCE_S, &err);
-    json_decref(body);
+    if (r < 0)
+        json_decref(body);
     if (r < 0)
         return hzp_command_failed(r, &err);
     if (!json) {
@@ -143,10 +144,8 @@ int hzp_cmd_weights(const struct hzp_options *o)
         return job(o, json_pack("{s:s}", "directory", o->word[2]));
     if ((!strcmp(action, "promote") || !strcmp(action, "drop")) && o->words == 2)
         return job(o, json_object());
-    fprintf(stderr,
-            "hzpserve: usage: hzpserve weights list|show VERSION|name VERSION NAME|unname "
-            "NAME|activate VERSION|promote VERSION|drop VERSION|export VERSION DIRECTORY\n");
-    return 2;
+    return hzp_command_usage("weights list|show VERSION|name VERSION NAME|unname NAME|activate "
+                             "VERSION|promote VERSION|drop VERSION|export VERSION DIRECTORY");
 }
 
 /* ---- lessons ---- */

@@ -16,3 +16,9 @@ int hzp_command_failed(int code, const struct hzp_err_text *err)
     bool data = !strncmp(err->param, "lines", 5); /* it names lines of a file of examples */
     return code == HZP_EINVAL && err->param[0] && !data ? 2 : 1;
 }
+
+int hzp_command_usage(const char *usage)
+{
+    fprintf(stderr, "hzpserve: usage: hzpserve %s\n", usage);
+    return 2;
+}

@@ -14,6 +14,8 @@
 /* Prints the error of a failed call, and returns the exit status: 2 if it names an option, else
  * 1. */
 int hzp_command_failed(int code, const struct hzp_err_text *err);
+/* Prints how the command is used, its name and what follows it, and returns the exit status. */
+int hzp_command_usage(const char *usage);
 
 /* What both programs' main is: reads the options and runs the command.  bench: the command of that
  * name, which hands over to another program, or measures. */

@@ -49,8 +49,8 @@ static int no_choice(const struct hzp_option *s, const char *text, struct hzp_er
     if (best)
         snprintf(word, sizeof(word), "%.*s", (int)strcspn(best, "|"), best);
     near.best = best ? word : NULL;
-    return hzp_fail_param(reterr, HZP_EINVAL, s->name, "%s takes one of %s, not \"%s\"%s", s->name,
-                          s->choices, text, hzp_nearest_text(&near, hint));
+    return hzp_wrong(reterr, s->name, "takes one of %s, not \"%s\"%s", s->choices, text,
+                     hzp_nearest_text(&near, hint));
 }
 
 static int set(const struct hzp_option *s, const char *text, struct hzp_options *options,
@@ -74,8 +74,7 @@ static int set_part(const struct hzp_option *s, const char *word, struct hzp_opt
         part.name = name;
         return set(&part, head ? word : word + length + 1, options, reterr);
     }
-    return hzp_fail_param(reterr, HZP_EINVAL, s->name,
-                          "%s takes %s, separated by commas, not \"%s\"", s->name, names, word);
+    return hzp_wrong(reterr, s->name, "takes %s, separated by commas, not \"%s\"", names, word);
 }
 
 static int set_parts(const struct hzp_option *s, const char *text, struct hzp_options *options,
@@ -85,8 +84,7 @@ static int set_parts(const struct hzp_option *s, const char *text, struct hzp_op
     for (;; text++) {
         size_t length = strcspn(text, ",");
         if (length >= sizeof(word))
-            return hzp_fail_param(reterr, HZP_EINVAL, s->name, "%s: \"%.60s...\" is too long",
-                                  s->name, text);
+            return hzp_wrong(reterr, s->name, ": \"%.60s...\" is too long", text);
         memcpy(word, text, length);
         word[length] = '\0';
         HZP_TRY(set_part(s, word, options, reterr));
@@ -98,12 +96,11 @@ static int set_parts(const struct hzp_option *s, const char *text, struct hzp_op
 
 static int out_of_range(const struct hzp_option *s, const char *text, struct hzp_err_text *reterr)
 {
-    return hzp_fail_param(reterr, HZP_EINVAL, s->name, "%s takes %s from %g to %g, not \"%s\"",
-                          s->name,
-                          s->kind == HZP_OPTION_INT    ? "a whole number"
-                          : s->kind == HZP_OPTION_SIZE ? "a size (like 512M or 2G)"
-                                                       : "a number",
-                          s->low, s->high, text);
+    return hzp_wrong(reterr, s->name, "takes %s from %g to %g, not \"%s\"",
+                     s->kind == HZP_OPTION_INT    ? "a whole number"
+                     : s->kind == HZP_OPTION_SIZE ? "a size (like 512M or 2G)"
+                                                  : "a number",
+                     s->low, s->high, text);
 }
 
 /* Parses the text into the option's field. */
@@ -120,8 +117,8 @@ static int set(const struct hzp_option *s, const char *text, struct hzp_options 
     } else if (s->kind == HZP_OPTION_LIST) {
         struct hzp_option_list *list = field;
         if (list->count == HZP_OPTIONS_LIST_MAX)
-            return hzp_fail_param(reterr, HZP_EINVAL, s->name, "%s may be given at most %d times",
-                                  s->name, HZP_OPTIONS_LIST_MAX);
+            return hzp_wrong(reterr, s->name, "may be given at most %d times",
+                             HZP_OPTIONS_LIST_MAX);
         list->item[list->count++] = text;
     } else if (s->kind == HZP_OPTION_NUMBER) {
         double value;
@@ -235,9 +232,8 @@ static int no_option_here(const struct hzp_option *s, enum hzp_command command,
         if (s->commands & hzp_commands[i].command)
             n += (size_t)snprintf(others + n, sizeof(others) - n, "%s%s", n ? ", " : "",
                                   hzp_commands[i].name);
-    return hzp_fail_param(reterr, HZP_EINVAL, s->name,
-                          "%s is not an option of hzpserve %s; it belongs to %s", s->name,
-                          command_name(command), others);
+    return hzp_wrong(reterr, s->name, "is not an option of hzpserve %s; it belongs to %s",
+                     command_name(command), others);
 }
 
 /* Reads the option at argv[*at]; moves *at past its value. */
@@ -253,13 +249,13 @@ static int read_option(int argc, char **argv, int *at, struct hzp_options *optio
         return no_option_here(s, options->command, reterr);
     if (s->kind == HZP_OPTION_FLAG) {
         if (name[length])
-            return hzp_fail_param(reterr, HZP_EINVAL, s->name, "%s takes no value", s->name);
+            return hzp_wrong(reterr, s->name, "takes no value");
         return set(s, "1", options, reterr);
     }
     if (name[length])
         return set(s, name + length + 1, options, reterr);
     if (*at + 1 >= argc)
-        return hzp_fail_param(reterr, HZP_EINVAL, s->name, "%s needs a value", s->name);
+        return hzp_wrong(reterr, s->name, "needs a value");
     return set(s, argv[++*at], options, reterr);
 }
 

@@ -3,6 +3,7 @@
 
 #include "base/json.h"
 
+#include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -60,17 +61,26 @@ static int ask(const struct hzp_http_host *server, const struct hzp_http_call *c
     return r;
 }
 
-int hzp_transfer_json(const struct hzp_http_host *server, const char *method, const char *route,
-                      const json_t *body, json_t **ret, struct hzp_err_text *reterr)
+int hzp_transfer_json(const struct hzp_http_host *server, const char *method, json_t *body,
+                      json_t **ret, struct hzp_err_text *reterr, const char *format, ...)
 {
     struct hzp_http_stream in;
-    char *text = body ? json_dumps(body, JSON_COMPACT) : NULL;
+    char route[300], *text = body ? json_dumps(body, JSON_COMPACT) : NULL;
+    va_list args;
+    va_start(args, format);
+    vsnprintf(route, sizeof(route), format, args);
+    va_end(args);
+    json_decref(body);
     const struct hzp_http_call call = {
         .method = method, .route = route, .body = text, .patience_s = PATIENCE_S};
     int r = ask(server, &call, &in, reterr);
-    *ret = r >= 0 && in.bytes ? hzp_json_load(in.body, in.bytes, 0, NULL, NULL) : NULL;
-    if (r >= 0 && !*ret)
+    json_t *json = r >= 0 && in.bytes ? hzp_json_load(in.body, in.bytes, 0, NULL, NULL) : NULL;
+    if (r >= 0 && !json)
         r = hzp_fail(reterr, HZP_EIO, "%.200s: the answer is no JSON", route);
+    if (ret)
+        *ret = json;
+    else
+        json_decref(json);
     hzp_http_stream_fini(&in);
     free(text);
     return r;

@@ -12,9 +12,11 @@
 
 #include "base/json.h"
 
-/* body NULL: none.  The answer is the caller's.  HZP_EIO, or HZP_EINVAL with the server's text. */
-int hzp_transfer_json(const struct hzp_http_host *server, const char *method, const char *route,
-                      const json_t *body, json_t **ret, struct hzp_err_text *reterr);
+/* Takes over body, NULL: none.  *ret: the answer, the caller's, NULL after an error; ret NULL: it
+ * is not wanted.  format: the route's.  HZP_EIO, or HZP_EINVAL with the server's text. */
+int hzp_transfer_json(const struct hzp_http_host *server, const char *method, json_t *body,
+                      json_t **ret, struct hzp_err_text *reterr, const char *format, ...)
+    HZP_PRINTF(6, 7);
 /* Reads at most max bytes. */
 int hzp_transfer_get(const struct hzp_http_host *server, const char *route, void *ret, size_t max,
                      size_t *ret_bytes, struct hzp_err_text *reterr);

@@ -64,10 +64,9 @@ int hzp_http_server(const char *url, const char *key, struct hzp_http_host *ret,
     pthread_once(&once, begin_curl);
     memset(ret, 0, sizeof(*ret));
     if (!read_url(url, ret->url, sizeof(ret->url)))
-        return hzp_fail_param(reterr, HZP_EINVAL, "--url",
-                              "--url takes http[s]://HOST[:PORT], not \"%.200s\"", url);
+        return hzp_wrong(reterr, "--url", "takes http[s]://HOST[:PORT], not \"%.200s\"", url);
     if (key && (strlen(key) >= sizeof(ret->key) || strpbrk(key, "\r\n")))
-        return hzp_fail_param(reterr, HZP_EINVAL, "--api-key", "--api-key: the key is not valid");
+        return hzp_wrong(reterr, "--api-key", ": the key is not valid");
     snprintf(ret->key, sizeof(ret->key), "%s", key ? key : "");
     return HZP_OK;
 }
@@ -252,12 +251,13 @@ const char *hzp_http_error(const json_t *answer)
 }
 
 json_t *hzp_http_ask(const struct hzp_http_host *server, const char *method, const char *route,
-                     const json_t *body, int patience_s, struct hzp_err_text *reterr)
+                     json_t *body, int patience_s, struct hzp_err_text *reterr)
 {
     struct hzp_http_stream in;
     char *text = body ? hzp_json_dumps(body, JSON_COMPACT) : NULL;
     const struct hzp_http_call call = {
         .method = method, .route = route, .body = text, .patience_s = patience_s};
+    json_decref(body);
     hzp_http_stream_init(&in, NULL, NULL);
     int r = hzp_http_call(server, &call, &in, reterr);
     json_t *json = r == HZP_OK && in.bytes ? hzp_json_load(in.body, in.bytes, 0, NULL, NULL) : NULL;

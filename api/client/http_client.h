@@ -87,11 +87,11 @@ const char *hzp_http_reason(const struct hzp_http_stream *s, CURLcode code);
 int hzp_http_call(const struct hzp_http_host *server, const struct hzp_http_call *call,
                   struct hzp_http_stream *in, struct hzp_err_text *reterr);
 
-/* Sends one request, body NULL: without one, and returns the answer, the caller's to decref.  NULL:
- * the text of reterr is the message of the error that the server answered with, or says why there
- * is no answer. */
+/* Sends one request, takes over body, NULL: without one, and returns the answer, the caller's to
+ * decref.  NULL: the text of reterr is the message of the error that the server answered with, or
+ * says why there is no answer. */
 json_t *hzp_http_ask(const struct hzp_http_host *server, const char *method, const char *route,
-                     const json_t *body, int patience_s, struct hzp_err_text *reterr);
+                     json_t *body, int patience_s, struct hzp_err_text *reterr);
 
 /* The message of an error's answer; NULL: it has none. */
 const char *hzp_http_error(const json_t *answer);

@@ -119,9 +119,8 @@ static int choose_beside(struct hzp_assembly *a, struct hzp_err_text *reterr)
                 !a->plans.entries;
     a->train_cores = cores;
     if (cores && cores >= a->dev->threads)
-        return hzp_fail_param(reterr, HZP_EINVAL, "--train-share cores",
-                              "--train-share cores %d leaves none of the %d cores for serving",
-                              cores, a->dev->threads);
+        return hzp_wrong(reterr, "--train-share cores",
+                         "%d leaves none of the %d cores for serving", cores, a->dev->threads);
     return HZP_OK;
 }
 
@@ -401,8 +400,7 @@ static int open_device(struct hzp_assembly *a, struct hzp_err_text *reterr)
         a->axes = (struct hzp_axes){
             .all = a->is.group, .tensor = a->is.group, .tensor_train = a->is.group};
     if (a->is.group && a->is.rig && !strcmp(hzp_device_backend(a->dev), "cuda"))
-        return hzp_fail_param(reterr, HZP_EINVAL, "--tensor",
-                              "--tensor: ranks on GPUs are not timed together yet");
+        return hzp_wrong(reterr, "--tensor", ": ranks on GPUs are not timed together yet");
     return a->is.link ? hzp_rank_link_open(a->is.link, a->dev, a->is.ranks, a->is.untested,
                                            HZP_RANK_TRANSFERS, &a->link, reterr)
                       : HZP_OK;
@@ -534,10 +532,9 @@ static int open_tier(struct hzp_assembly *a, struct hzp_err_text *reterr)
                                      .file_bytes = s->prefix_dir ? (size_t)s->prefix_file : 0,
                                      .dir = s->prefix_dir};
     if (s->prefix_host && host)
-        return hzp_fail_param(
-            reterr, HZP_EINVAL, "--prefix-bytes",
-            "--prefix-bytes host: this device's memory is host memory; give it to "
-            "the cache itself (--kv-memory)");
+        return hzp_wrong(
+            reterr, "--prefix-bytes",
+            "host: this device's memory is host memory; give it to the cache itself (--kv-memory)");
     if (s->no_prefix_cache || (!config.host_bytes && !config.file_bytes))
         return HZP_OK;
     return hzp_tier_create(&config, &a->tier, reterr);

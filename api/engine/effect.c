@@ -215,12 +215,8 @@ static void clear(struct question *q)
  * beginning on, the first half.  False: it has none. */
 static bool make_question(const struct hzp_sample *s, int32_t tokens_max, struct question *ret)
 {
-    int32_t end = hzp_sample_first(s);
-    while (end > 0 && !s->learn[end - 1])
-        end--;
-    int32_t begin = end;
-    while (begin > 0 && s->learn[begin - 1])
-        begin--;
+    int32_t begin, end;
+    hzp_lesson_answer(s, &begin, &end);
     if (begin <= 1)
         begin = end / 2;
     if (begin < 1 || begin == end)

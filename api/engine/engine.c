@@ -221,14 +221,13 @@ static int open_trials(struct hzp_engine *e, int32_t slots, struct hzp_err_text 
     const struct hzp_canary_settings *canary = &s->canary;
     bool bounds = hzp_settings_bounds_effect(s), share = canary->share > 0;
     if (s->learning.max_effect > 0 && s->learning.max_effect < 1 && !s->learning.effect)
-        return hzp_fail_param(reterr, HZP_EINVAL, "--max-effect",
-                              "--max-effect needs --effect 1 or more: there is nothing to ask");
+        return hzp_wrong(reterr, "--max-effect",
+                         "needs --effect 1 or more: there is nothing to ask");
     if (s->no_train || (!share && !bounds))
         return HZP_OK;
     if (share && (slots < 3 || !(s->serving.pin_seconds > 0)))
-        return hzp_fail_param(reterr, HZP_EINVAL, "--canary",
-                              "--canary needs --slots 3 or more (here %d), and --pin-seconds",
-                              slots);
+        return hzp_wrong(reterr, "--canary", "needs --slots 3 or more (here %d), and --pin-seconds",
+                         slots);
     if (share && canary->seconds >= s->serving.weights_timeout)
         hzp_log(HZP_LOG_WARN, "engine",
                 "--canary seconds=%g is not below --weights-timeout %g: requests that wait for "
@@ -255,8 +254,7 @@ static int check_prefix(const struct hzp_serving_settings *s, struct hzp_err_tex
                                           : NULL;
     if (!s->no_prefix_cache || !option)
         return HZP_OK;
-    return hzp_fail_param(reterr, HZP_EINVAL, option,
-                          "%s has no effect with --no-prefix-cache: leave out one of them", option);
+    return hzp_wrong(reterr, option, "has no effect with --no-prefix-cache: leave out one of them");
 }
 
 /* Reads what needs no device: policy, configuration, tokenizer, and the state of an earlier run. */
@@ -268,8 +266,8 @@ static int read_host_parts(struct hzp_engine *e, struct hzp_err_text *reterr)
         slots = s->no_train ? 1 : (int32_t)s->serving.slots;
     bool replaced = slots > 1, pins = slots > 2 && s->serving.pin_seconds > 0;
     if (s->serving.consistency == HZP_PINNED && replaced && !pins)
-        return hzp_fail_param(reterr, HZP_EINVAL, "--consistency",
-                              "--consistency pinned needs --slots 3 or more, and --pin-seconds");
+        return hzp_wrong(reterr, "--consistency",
+                         "pinned needs --slots 3 or more, and --pin-seconds");
     bool group = s->ranks.tensor > 1;
     int ranks = e->config.replicas ? e->config.replicas->ranks
                 : e->config.link   ? hzp_link_ranks(e->config.link)

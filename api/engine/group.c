@@ -20,7 +20,7 @@ static int check_model(const struct hzp_engine_settings *s, int ranks, struct hz
     if (!s->model.dir || hzp_config_read(s->model.dir, &config, NULL) < 0 ||
         hzp_tensor_slice_check(&config, ranks, &why) == HZP_OK)
         return HZP_OK;
-    return hzp_fail_param(reterr, HZP_EINVAL, "--tensor", "--tensor %d: %s", ranks, why.text);
+    return hzp_wrong(reterr, "--tensor", "%d: %s", ranks, why.text);
 }
 
 int hzp_group_check(const struct hzp_engine_settings *s, int ranks, struct hzp_err_text *reterr)
@@ -29,13 +29,12 @@ int hzp_group_check(const struct hzp_engine_settings *s, int ranks, struct hzp_e
     if (tensor <= 1)
         return HZP_OK;
     if (ranks % tensor)
-        return hzp_fail_param(reterr, HZP_EINVAL, "--tensor",
-                              "--tensor %d: there are %d ranks, which are not groups of %d", tensor,
-                              ranks, tensor);
+        return hzp_wrong(reterr, "--tensor", "%d: there are %d ranks, which are not groups of %d",
+                         tensor, ranks, tensor);
     if (!s->no_train && hzp_settings_moments(&s->training) == HZP_Q8)
-        return hzp_fail_param(reterr, HZP_EINVAL, "--moments",
-                              "--moments q8 cannot be used with --tensor: a rank's slice of a "
-                              "matrix has no whole blocks of moments; bf16 can");
+        return hzp_wrong(reterr, "--moments",
+                         "q8 cannot be used with --tensor: a rank's slice of a matrix has no whole "
+                         "blocks of moments; bf16 can");
     return check_model(s, tensor, reterr);
 }
 

@@ -82,11 +82,11 @@ static int check_longest(const struct hzp_memory_request *q, size_t page_bytes, 
         return HZP_OK;
     if (q->model->context)
         snprintf(what, sizeof(what), "--context %lld", (long long)q->model->context);
-    return hzp_fail_param(reterr, HZP_EINVAL, by,
-                          "%s gives a KV cache of %lld x %lld tokens, %s needs at least "
-                          "%lld x %lld tokens, %s",
-                          by, (long long)pages, (long long)page, what, (long long)least,
-                          (long long)page, hzp_size_text((size_t)least * page_bytes, bytes));
+    return hzp_wrong(
+        reterr, by,
+        "gives a KV cache of %lld x %lld tokens, %s needs at least %lld x %lld tokens, %s",
+        (long long)pages, (long long)page, what, (long long)least, (long long)page,
+        hzp_size_text((size_t)least * page_bytes, bytes));
 }
 
 static int plan_kv(const struct hzp_memory_request *q, const struct hzp_model_config *config,
@@ -95,15 +95,13 @@ static int plan_kv(const struct hzp_memory_request *q, const struct hzp_model_co
     size_t page_bytes = hzp_kvpool_bytes(config, plan->kv, 1, (int32_t)q->serving->page_rows);
     int64_t pages = kv_pages(q, config, plan);
     if (pages < 1)
-        return hzp_fail_param(reterr, HZP_EINVAL, "--kv-memory",
-                              "--kv-memory does not hold one page of %lld tokens",
-                              (long long)q->serving->page_rows);
+        return hzp_wrong(reterr, "--kv-memory", "does not hold one page of %lld tokens",
+                         (long long)q->serving->page_rows);
     if (pages > INT32_MAX / q->serving->page_rows) {
         const char *by = q->serving->kv_tokens ? "--kv-tokens" : "--kv-memory";
-        return hzp_fail_param(
-            reterr, HZP_EINVAL, by,
-            "%s: a KV cache of %lld pages is larger than this program can address", by,
-            (long long)pages);
+        return hzp_wrong(reterr, by,
+                         ": a KV cache of %lld pages is larger than this program can address",
+                         (long long)pages);
     }
     HZP_TRY(check_longest(q, page_bytes, pages, plan, reterr));
     plan->kv_pages = (int32_t)pages;
@@ -176,11 +174,11 @@ static int check_pages(const struct hzp_memory_request *q, const struct hzp_memo
     const struct hzp_page_table_config *pages = &plan->pages;
     if (pages->stride <= INT32_MAX / pages->lines)
         return HZP_OK;
-    return hzp_fail_param(reterr, HZP_EINVAL, "--max-running",
-                          "--max-running %lld sequences of up to %d pages of %lld tokens are more "
-                          "pages than this program can number; --context makes them shorter",
-                          (long long)q->serving->running_max, pages->stride,
-                          (long long)q->serving->page_rows);
+    return hzp_wrong(reterr, "--max-running",
+                     "%lld sequences of up to %d pages of %lld tokens are more pages than this "
+                     "program can number; --context makes them shorter",
+                     (long long)q->serving->running_max, pages->stride,
+                     (long long)q->serving->page_rows);
 }
 
 static int plan_serving(const struct hzp_memory_request *q, const struct hzp_layout *layout,
@@ -406,9 +404,8 @@ static int plan_all(const struct hzp_memory_request *q, const struct hzp_layout 
     ret->fp8 = ret->serves && (q->model->fp8 || q->serving->draft == HZP_DRAFT_FP8);
     ret->slots = q->slots;
     if (q->model->context > config->positions)
-        return hzp_fail_param(reterr, HZP_EINVAL, "--context",
-                              "--context %lld exceeds the %d positions of the model",
-                              (long long)q->model->context, config->positions);
+        return hzp_wrong(reterr, "--context", "%lld exceeds the %d positions of the model",
+                         (long long)q->model->context, config->positions);
     ret->positions = q->model->context ? (int32_t)q->model->context : config->positions;
     if (ret->trains)
         ret->recipe = hzp_settings_recipe(q->training, config);

@@ -158,14 +158,13 @@ int hzp_rank_link_open(struct hzp_link *host, struct hzp_device *dev,
     free(all);
     HZP_TRY(r);
     if (!gpu && settings->link == HZP_RANKS_NCCL)
-        return hzp_fail_param(reterr, HZP_EINVAL, "--link",
-                              "--link nccl moves the memory of GPUs, this rank computes on %s",
-                              backend);
+        return hzp_wrong(reterr, "--link",
+                         "nccl moves the memory of GPUs, this rank computes on %s", backend);
     if (gpu && (settings->link == HZP_RANKS_MPI || settings->link == HZP_RANKS_ZMQ))
-        return hzp_fail_param(reterr, HZP_EINVAL, "--link",
-                              "--link %s moves host memory, this rank computes on a GPU: use "
-                              "--link nccl, or --device cpu",
-                              names[settings->link]);
+        return hzp_wrong(
+            reterr, "--link",
+            "%s moves host memory, this rank computes on a GPU: use --link nccl, or --device cpu",
+            names[settings->link]);
     if (gpu)
         return open_nccl(host, use, ret, reterr);
     return use == HZP_RANK_TRANSFERS ? HZP_OK : hzp_link_split(host, ret, reterr);

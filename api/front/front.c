@@ -351,9 +351,8 @@ int hzp_front_create(const struct hzp_front_config *config, struct hzp_front **r
 {
     struct hzp_pipe *pipe;
     if (config->ranks > HZP_DISPATCH_RANKS_MAX)
-        return hzp_fail_param(reterr, HZP_EINVAL, "--replicas",
-                              "--replicas: %d ranks, at most %d can serve", config->ranks,
-                              HZP_DISPATCH_RANKS_MAX);
+        return hzp_wrong(reterr, "--replicas", ": %d ranks, at most %d can serve", config->ranks,
+                         HZP_DISPATCH_RANKS_MAX);
     HZP_TRY(hzp_pipe_listen(config->at, HZP_MESSAGE_MAX, &pipe, reterr));
     struct hzp_front *f = hzp_xcalloc(1, sizeof(*f));
     f->source = (struct hzp_source){

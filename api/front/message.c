@@ -185,27 +185,12 @@ static void put_rules(struct hzp_message *m, const struct hzp_token_rules *t)
     put(m, t->source, t->constraint ? strlen(t->source) : 0);
 }
 
-static void put_sampling(struct hzp_message *m, const struct hzp_sampling *s)
-{
-    const float value[6] = {s->temperature, s->top_p,    s->min_p,
-                            s->repetition,  s->presence, s->frequency};
-    put(m, value, sizeof(value));
-    put32(m, s->top_k);
-    put64(m, s->seed);
-    put(m, &s->choice, sizeof(s->choice));
-}
-
 static struct hzp_sampling get_sampling(struct hzp_message_reader *r)
 {
-    struct hzp_sampling s = {.temperature = get_float(r)};
-    s.top_p = get_float(r);
-    s.min_p = get_float(r);
-    s.repetition = get_float(r);
-    s.presence = get_float(r);
-    s.frequency = get_float(r);
-    s.top_k = get32(r, INT32_MIN, INT32_MAX);
-    s.seed = get64(r);
-    get(r, &s.choice, sizeof(s.choice));
+    struct hzp_sampling s;
+    get(r, &s, sizeof(s));
+    r->bad |= isnan(s.temperature) || isnan(s.top_p) || isnan(s.min_p) || isnan(s.repetition) ||
+              isnan(s.presence) || isnan(s.frequency);
     return s;
 }
 
@@ -233,7 +218,7 @@ void hzp_request_write(struct hzp_message *m, uint64_t id, const struct hzp_requ
     put32(m, rq->biases);
     put(m, rq->bias_token, (size_t)rq->biases * sizeof(*rq->bias_token));
     put(m, rq->bias, (size_t)rq->biases * sizeof(*rq->bias));
-    put_sampling(m, &rq->sampling);
+    put(m, &rq->sampling, sizeof(rq->sampling));
     put32(m, (int32_t)rq->demands.mode);
     put64(m, min_version);
     put64(m, rq->demands.wait_ns);
@@ -382,25 +367,15 @@ int hzp_cancel_read(const char *data, size_t bytes, uint64_t *ret_id, struct hzp
 
 void hzp_policy_write(struct hzp_message *m, const struct hzp_policy *p)
 {
-    const double value[] = {p->itl_stretch, p->train_share, p->train_max, p->train_min};
     hzp_message_begin(m, 'P');
-    put64(m, p->ttft_ns);
-    put64(m, p->itl_ns);
-    put(m, value, sizeof(value));
+    put(m, p, sizeof(*p));
 }
 
 int hzp_policy_read(const char *data, size_t bytes, struct hzp_policy *ret,
                     struct hzp_err_text *reterr)
 {
     struct hzp_message_reader r = reader_of(data, bytes);
-    double value[4];
-    *ret = (struct hzp_policy){.ttft_ns = get64(&r)};
-    ret->itl_ns = get64(&r);
-    get(&r, value, sizeof(value));
-    ret->itl_stretch = value[0];
-    ret->train_share = value[1];
-    ret->train_max = value[2];
-    ret->train_min = value[3];
+    get(&r, ret, sizeof(*ret));
     if (r.bad || r.at != r.end || hzp_policy_check(ret, NULL) < 0)
         return hzp_fail(reterr, HZP_EFORMAT, "a policy that is cut, or out of its ranges");
     return HZP_OK;
@@ -409,16 +384,14 @@ int hzp_policy_read(const char *data, size_t bytes, struct hzp_policy *ret,
 void hzp_beat_write(struct hzp_message *m, const struct hzp_front_beat *beat)
 {
     hzp_message_begin(m, 'B');
-    put64(m, (uint64_t)beat->finished);
-    put64(m, beat->version);
+    put(m, beat, sizeof(*beat));
 }
 
 int hzp_beat_read(const char *data, size_t bytes, struct hzp_front_beat *ret,
                   struct hzp_err_text *reterr)
 {
     struct hzp_message_reader r = reader_of(data, bytes);
-    *ret = (struct hzp_front_beat){.finished = (int64_t)get64(&r)};
-    ret->version = get64(&r);
+    get(&r, ret, sizeof(*ret));
     return r.bad || r.at != r.end ? hzp_fail(reterr, HZP_EFORMAT, "a beat that is cut") : HZP_OK;
 }
 

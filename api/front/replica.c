@@ -4,7 +4,6 @@
 #include "base/arena.h"
 #include "base/log.h"
 #include "base/thread.h"
-#include "mesh/peers/pipe.h"
 #include "nanobatch/split/split.h"
 
 #include <stdio.h>

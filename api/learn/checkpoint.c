@@ -20,9 +20,7 @@
 
 static const char prefix[] = "checkpoint-", unfinished[] = ".tmp";
 
-/* Removes a directory and the plain files in it; a subdirectory is not removed, and then neither is
- * the directory (HZP_EIO). */
-static int remove_dir(const char *path)
+int hzp_checkpoint_remove(const char *path)
 {
     DIR *dir = opendir(path);
     if (!dir)
@@ -42,11 +40,11 @@ static int remove_whole(const char *parent, const char *path)
     int n = snprintf(half, sizeof(half), "%s%s", path, unfinished);
     if (n < 0 || (size_t)n >= sizeof(half))
         return HZP_EIO;
-    remove_dir(half);
+    hzp_checkpoint_remove(half);
     if (rename(path, half) < 0)
         return errno == ENOENT ? HZP_OK : HZP_EIO;
     HZP_TRY(hzp_file_sync_dir(parent));
-    return remove_dir(half);
+    return hzp_checkpoint_remove(half);
 }
 
 int hzp_checkpoint_put_in_place(const char *parent, const char *from, const char *to,
@@ -54,7 +52,7 @@ int hzp_checkpoint_put_in_place(const char *parent, const char *from, const char
 {
     if (hzp_file_sync_dir(from) < 0)
         return hzp_fail(reterr, HZP_EIO, "%s: %s", from, strerror(errno));
-    if (remove_dir(to) < 0 || rename(from, to) < 0 || hzp_file_sync_dir(parent) < 0)
+    if (hzp_checkpoint_remove(to) < 0 || rename(from, to) < 0 || hzp_file_sync_dir(parent) < 0)
         return hzp_fail(reterr, HZP_EIO, "%s: cannot rename it into place: %s", to,
                         strerror(errno));
     return HZP_OK;
@@ -92,7 +90,7 @@ static int begin_write(const char *parent, uint64_t number, char *temporary, cha
 {
     snprintf(place, PATH_MAX, "%s/%s%" PRIu64, parent, prefix, number);
     snprintf(temporary, PATH_MAX, "%s/%s%" PRIu64 "%s", parent, prefix, number, unfinished);
-    remove_dir(temporary);
+    hzp_checkpoint_remove(temporary);
     return hzp_dir_make(temporary, NULL, reterr);
 }
 
@@ -103,7 +101,7 @@ static int end_write(const char *parent, const char *temporary, const char *plac
     if (r >= 0)
         r = hzp_checkpoint_put_in_place(parent, temporary, place, reterr);
     if (r < 0)
-        remove_dir(temporary);
+        hzp_checkpoint_remove(temporary);
     return r;
 }
 
@@ -221,7 +219,7 @@ static struct hzp_kept_one *list(const char *parent, DIR *dir, int64_t *ret_coun
         uint64_t n = number_of(entry->d_name, &is_unfinished);
         snprintf(path, sizeof(path), "%s/%s", parent, entry->d_name);
         if (n && is_unfinished) {
-            remove_dir(path);
+            hzp_checkpoint_remove(path);
         } else if (n) {
             old = hzp_xrealloc(old, (size_t)(count + 1) * sizeof(*old));
             old[count++] = (struct hzp_kept_one){.number = n,
@@ -354,11 +352,6 @@ int hzp_checkpoint_whole(const char *dir, struct hzp_err_text *reterr)
     return check_file(dir, "trainer.safetensors", reterr);
 }
 
-void hzp_checkpoint_remove(const char *path)
-{
-    remove_dir(path);
-}
-
 int hzp_checkpoint_set_aside(const char *parent, const char *name, struct hzp_err_text *reterr)
 {
     char from[PATH_MAX], to[PATH_MAX];
@@ -366,7 +359,7 @@ int hzp_checkpoint_set_aside(const char *parent, const char *name, struct hzp_er
     snprintf(to, sizeof(to), "%s/%s.damaged", parent, name);
     if (access(from, F_OK) < 0 && errno == ENOENT)
         return HZP_OK;
-    remove_dir(to);
+    hzp_checkpoint_remove(to);
     if (rename(from, to) < 0 || hzp_file_sync_dir(parent) < 0)
         return hzp_fail(reterr, HZP_EIO, "%s: cannot rename it to %s: %s", from, to,
                         strerror(errno));

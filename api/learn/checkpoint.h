@@ -64,8 +64,9 @@ int hzp_checkpoint_copy_weights(const char *from, const char *to, struct hzp_err
 int hzp_checkpoint_put_in_place(const char *parent, const char *from, const char *to,
                                 struct hzp_err_text *reterr);
 
-/* Removes a directory and the plain files in it. */
-void hzp_checkpoint_remove(const char *path);
+/* Removes a directory and the plain files in it; a subdirectory is not removed, and then neither is
+ * the directory (HZP_EIO).  HZP_OK also if there is none. */
+int hzp_checkpoint_remove(const char *path);
 
 /* Renames the checkpoint, which is damaged, to NAME.damaged, so that it is neither used nor pruned;
  * no effect if it is not there. */

@@ -661,16 +661,12 @@ int hzp_parse_look_on(struct hzp_parse *p, int r)
     return HZP_OK;
 }
 
-int hzp_parse_object(struct hzp_parse *p, int64_t line, json_t *object)
+int hzp_parse_object(void *ctx, int64_t line, json_t *object)
 {
+    struct hzp_parse *p = ctx;
     p->line = line;
     if (!json_is_object(object))
         return hzp_parse_look_on(p, hzp_parse_bad(p, "", "must be an object"));
     drop_nulls(object);
     return hzp_parse_look_on(p, hzp_parse_preference(p, object));
-}
-
-int hzp_parse_row(void *ctx, int64_t line, json_t *object)
-{
-    return hzp_parse_object(ctx, line, object);
 }

@@ -3,6 +3,7 @@
 #include "api/learn/csv.h"
 #include "api/learn/examples_parts.h"
 #include "base/arena.h"
+#include "base/chars.h"
 #include "base/err.h"
 #include "base/hash.h"
 #include "base/json.h"
@@ -47,11 +48,6 @@ struct hzp_splitter {
     bool in_string, escaped, comma; /* comma: another element has to follow */
 };
 
-static bool is_space(char c)
-{
-    return c == ' ' || c == '\t' || c == '\r' || c == '\n';
-}
-
 /* content_type NULL: none. */
 static void hzp_splitter_init(struct hzp_splitter *s, const char *content_type, size_t example_max,
                               int (*found)(void *ctx, int64_t line, const char *text, size_t bytes),
@@ -80,7 +76,7 @@ static size_t begin(struct hzp_splitter *s, const char *text, size_t bytes, bool
         return 0;
     if (bytes >= sizeof(mark) && !memcmp(text, mark, sizeof(mark)))
         at = sizeof(mark);
-    while (at < bytes && is_space(text[at]))
+    while (at < bytes && hzp_is_blank(text[at]))
         s->line += text[at++] == '\n';
     if (at == bytes)
         return at;
@@ -96,12 +92,7 @@ static size_t begin(struct hzp_splitter *s, const char *text, size_t bytes, bool
 
 static int give(struct hzp_splitter *s, int64_t line, const char *text, size_t bytes)
 {
-    while (bytes && is_space(*text)) {
-        text++;
-        bytes--;
-    }
-    while (bytes && is_space(text[bytes - 1]))
-        bytes--;
+    hzp_trim(&text, &bytes);
     return s->found(s->ctx, line, text, bytes);
 }
 
@@ -125,10 +116,8 @@ static int split_lines(struct hzp_splitter *s, const char *text, size_t bytes, s
     for (size_t at = s->seen; at < bytes; at++) {
         if (text[at] != '\n')
             continue;
-        size_t n = at - *used, skip = 0;
-        while (skip < n && is_space(text[*used + skip]))
-            skip++;
-        if (skip < n)
+        size_t n = at - *used;
+        if (hzp_blanks(text + *used, n) < n)
             HZP_TRY(give(s, s->line, text + *used, n));
         s->line++;
         *used = at + 1;
@@ -142,7 +131,7 @@ static int split_objects(struct hzp_splitter *s, const char *text, size_t bytes,
     for (size_t at = s->seen; at < bytes; at++) {
         char c = text[at];
         bool newline = c == '\n';
-        if (at == *used && is_space(c)) {
+        if (at == *used && hzp_is_blank(c)) {
             *used = at + 1;
             s->line += newline;
             s->begin = s->line;
@@ -172,11 +161,9 @@ static int split_array(struct hzp_splitter *s, const char *text, size_t bytes, s
             follow(s, c);
             continue;
         }
-        size_t n = at - *used, skip = 0;
-        while (skip < n && is_space(text[*used + skip]))
-            skip++;
+        size_t n = at - *used;
         /* Only `[]` may have nothing before its bracket. */
-        if (skip < n || c == ',' || s->comma)
+        if (hzp_blanks(text + *used, n) < n || c == ',' || s->comma)
             HZP_TRY(give(s, s->line, text + *used, n));
         s->comma = c == ',';
         s->line++;
@@ -193,22 +180,20 @@ static int split_array(struct hzp_splitter *s, const char *text, size_t bytes, s
 static int split_after(struct hzp_splitter *s, const char *text, size_t bytes, size_t *used,
                        struct hzp_err_text *reterr)
 {
-    for (; *used < bytes; ++*used)
-        if (!is_space(text[*used]))
-            return hzp_fail(reterr, HZP_EINVAL, "there is text behind the array");
+    *used += hzp_blanks(text + *used, bytes - *used);
+    if (*used < bytes)
+        return hzp_fail(reterr, HZP_EINVAL, "there is text behind the array");
     s->seen = 0;
     return HZP_OK;
 }
 
 static int end(struct hzp_splitter *s, const char *text, size_t bytes, struct hzp_err_text *reterr)
 {
-    size_t skip = 0;
-    while (skip < bytes && is_space(text[skip]))
-        skip++;
     if (s->mode == HZP_SPLIT_ARRAY)
         return hzp_fail(reterr, HZP_EINVAL, "not JSON: the array does not end");
-    return skip < bytes ? give(s, s->mode == HZP_SPLIT_OBJECTS ? s->begin : s->line, text, bytes)
-                        : HZP_OK;
+    return hzp_blanks(text, bytes) < bytes
+               ? give(s, s->mode == HZP_SPLIT_OBJECTS ? s->begin : s->line, text, bytes)
+               : HZP_OK;
 }
 
 static int split(struct hzp_splitter *s, const char *text, size_t bytes, bool last, size_t *used,
@@ -416,7 +401,7 @@ static int feed_table(struct hzp_example_reader *reader, const char *data, size_
     if (!last)
         return HZP_OK;
     int r = hzp_csv_read(reader->table.data ? reader->table.data : "", reader->table.bytes,
-                         reader->delimiter, hzp_parse_row, &reader->p, &err);
+                         reader->delimiter, hzp_parse_object, &reader->p, &err);
     return r < 0 && err.text[0] ? hzp_fail_param(reader->p.reterr, r, "lines", "%s", err.text) : r;
 }
 

@@ -2,6 +2,7 @@
 /* api/learn/examples_file.c - files of examples, read as a whole, with a report of it. */
 #include "api/learn/csv.h"
 #include "api/learn/examples_parts.h"
+#include "base/chars.h"
 #include "base/file.h"
 #include "base/log.h"
 
@@ -11,11 +12,6 @@
 #include <string.h>
 #include <strings.h>
 
-static bool is_space(char c)
-{
-    return c == ' ' || c == '\t' || c == '\r' || c == '\n';
-}
-
 /* Documents are the texts between these marks, stripped of white space at both ends. */
 static const char separator[] = "<|endoftext|>";
 
@@ -24,14 +20,12 @@ static int load_text(struct hzp_parse *p, const char *body, size_t bytes)
     const char *end = body + bytes;
     while (body < end) {
         const char *mark = memmem(body, (size_t)(end - body), separator, sizeof(separator) - 1);
-        const char *stop = mark ? mark : end, *last = stop;
+        const char *stop = mark ? mark : end;
+        size_t n = (size_t)(stop - body);
         p->line++; /* counts documents */
-        while (body < last && is_space(*body))
-            body++;
-        while (body < last && is_space(last[-1]))
-            last--;
-        if (body < last)
-            HZP_TRY(hzp_parse_look_on(p, hzp_parse_document(p, body, (size_t)(last - body))));
+        hzp_trim(&body, &n);
+        if (n)
+            HZP_TRY(hzp_parse_look_on(p, hzp_parse_document(p, body, n)));
         body = stop + sizeof(separator) - 1;
         if (!mark)
             break;
@@ -144,7 +138,8 @@ int hzp_examples_load(const struct hzp_examples *ex, const char *path, struct hz
     if (ends_in(path, ".txt"))
         r = load_text(&p, body, size);
     else if (ends_in(path, ".csv") || ends_in(path, ".tsv"))
-        r = hzp_csv_read(body, size, ends_in(path, ".tsv") ? '\t' : ',', hzp_parse_row, &p, &err);
+        r = hzp_csv_read(body, size, ends_in(path, ".tsv") ? '\t' : ',', hzp_parse_object, &p,
+                         &err);
     else
         r = hzp_parse_body(&p, body, size, "application/x-ndjson");
     r = hzp_parse_take(&p, r < 0 ? r : judge(&p, &err), ret, ret_count);
@@ -157,7 +152,5 @@ int hzp_examples_load_option(const struct hzp_examples *ex, const char *path, co
                              struct hzp_err_text *reterr)
 {
     int r = hzp_examples_load(ex, path, ret, ret_count, reterr);
-    return r == HZP_ENOENT ? hzp_fail_param(reterr, HZP_EINVAL, option,
-                                            "%s %s: there is no such file", option, path)
-                           : r;
+    return r == HZP_ENOENT ? hzp_wrong(reterr, option, "%s: there is no such file", path) : r;
 }

@@ -53,8 +53,8 @@ struct hzp_parse {
 int hzp_parse_bad(struct hzp_parse *p, const char *field, const char *format, ...) HZP_PRINTF(3, 4);
 int hzp_parse_no_memory(struct hzp_parse *p);
 
-/* One example on line `line`. */
-int hzp_parse_object(struct hzp_parse *p, int64_t line, json_t *object);
+/* One example on line `line`.  ctx: the struct hzp_parse; for hzp_csv_read, too. */
+int hzp_parse_object(void *ctx, int64_t line, json_t *object);
 /* The same of one that is no pair (pairs.c). */
 int hzp_parse_single(struct hzp_parse *p, json_t *object);
 /* The same of any; of a pair it makes one sample. */
@@ -65,8 +65,6 @@ bool hzp_parse_cut(struct hzp_parse *p, int32_t *token, uint8_t *learn, float *w
                    int32_t count, int32_t left);
 /* The example has n tokens, too many.  HZP_EINVAL. */
 int hzp_parse_too_long(struct hzp_parse *p, const char *field, size_t n);
-/* The same for hzp_csv_read; ctx: the struct hzp_parse. */
-int hzp_parse_row(void *ctx, int64_t line, json_t *object);
 /* Of an example whose parsing gave r: in a file one that is wrong does not end the parsing. */
 int hzp_parse_look_on(struct hzp_parse *p, int r);
 /* Reads what may stand beside n tokens into p->weight, which has room for them, and p->how;

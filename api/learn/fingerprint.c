@@ -2,6 +2,7 @@
 #include "api/learn/fingerprint.h"
 
 #include "base/arena.h"
+#include "base/file.h"
 #include "base/hash.h"
 #include "weights/safetensors.h"
 
@@ -13,6 +14,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 enum {
     /* So many pieces of so many bytes are read of a tensor larger than all pieces together. */
@@ -195,22 +197,14 @@ void hzp_fingerprint_files(const char *dir, char ret[HZP_FINGERPRINT_SIZE])
 int hzp_fingerprint_tokenizer(const char *dir, char ret[HZP_FINGERPRINT_SIZE],
                               struct hzp_err_text *reterr)
 {
-    char path[PATH_MAX], piece[1 << 16];
-    uint64_t hash = HZP_FNV;
+    char path[PATH_MAX], *text = NULL;
+    size_t bytes;
     snprintf(path, sizeof(path), "%s/tokenizer.json", dir);
-    FILE *file = fopen(path, "r");
-    if (!file && errno == ENOENT) {
-        snprintf(ret, HZP_FINGERPRINT_SIZE, "none");
+    snprintf(ret, HZP_FINGERPRINT_SIZE, "none");
+    if (access(path, F_OK) < 0 && errno == ENOENT)
         return HZP_OK;
-    }
-    for (size_t n; file && (n = fread(piece, 1, sizeof(piece), file)) > 0;)
-        hash = hzp_fnv(hash, piece, n);
-    bool bad = !file || ferror(file);
-    int error = errno;
-    if (file)
-        fclose(file);
-    if (bad)
-        return hzp_fail(reterr, HZP_EIO, "%s: %s", path, strerror(error));
-    snprintf(ret, HZP_FINGERPRINT_SIZE, "%016" PRIx64, hash);
+    HZP_TRY(hzp_file_read(path, UINT64_MAX, &text, &bytes, reterr));
+    snprintf(ret, HZP_FINGERPRINT_SIZE, "%016" PRIx64, hzp_fnv(HZP_FNV, text, bytes));
+    free(text);
     return HZP_OK;
 }

@@ -127,10 +127,9 @@ static int read_rise(struct hzp_gate_file *f, const char *text, struct hzp_err_t
     const char *end = hzp_decimal(number, &value);
     int32_t tag = 0;
     if (!end || *end || !(value >= 0 && value <= 1000))
-        return hzp_fail_param(reterr, HZP_EINVAL, "--gate-max-rise",
-                              "--gate-max-rise: \"%.80s\" is no bound: a number of nats from 0 to "
-                              "1000, or TAG=NUMBER",
-                              text);
+        return hzp_wrong(reterr, "--gate-max-rise",
+                         ": \"%.80s\" is no bound: a number of nats from 0 to 1000, or TAG=NUMBER",
+                         text);
     if (!equals) {
         f->gate.max_rise = value;
         return HZP_OK;
@@ -140,9 +139,8 @@ static int read_rise(struct hzp_gate_file *f, const char *text, struct hzp_err_t
            (strlen(f->name[tag]) != bytes || strncmp(f->name[tag], text, bytes)))
         tag++;
     if (tag == f->gate.tags || !bytes)
-        return hzp_fail_param(reterr, HZP_EINVAL, "--gate-max-rise",
-                              "--gate-max-rise: no example of --gate has the tag \"%.*s\"",
-                              (int)HZP_MIN(bytes, (size_t)64), text);
+        return hzp_wrong(reterr, "--gate-max-rise", ": no example of --gate has the tag \"%.*s\"",
+                         (int)HZP_MIN(bytes, (size_t)64), text);
     f->rise[tag] = value;
     return HZP_OK;
 }

@@ -102,6 +102,18 @@ static const char figures_name[] = "effect-", texts_name[] = "effect_texts-";
 static const char reason_name[] = "rejected-";
 static const char rollouts_name[] = "rollouts-";
 
+void hzp_lesson_answer(const struct hzp_sample *sample, int32_t *ret_begin, int32_t *ret_end)
+{
+    int32_t end = hzp_sample_first(sample);
+    while (end > 0 && !sample->learn[end - 1])
+        end--;
+    int32_t begin = end;
+    while (begin > 0 && sample->learn[begin - 1])
+        begin--;
+    *ret_begin = begin;
+    *ret_end = end;
+}
+
 int32_t hzp_state_samples(struct hzp_state *s, int64_t first, int64_t last, int32_t max,
                           struct hzp_sample **ret)
 {

@@ -44,6 +44,10 @@ int hzp_state_teach_again(struct hzp_state *s, const struct hzp_logged_lesson *l
 int32_t hzp_state_samples(struct hzp_state *s, int64_t first, int64_t last, int32_t max,
                           struct hzp_sample **ret);
 
+/* The last answer that the sample teaches, of a pair its chosen one: tokens *ret_begin up to
+ * before *ret_end.  *ret_begin at most 1: the text is learned from its beginning on. */
+void hzp_lesson_answer(const struct hzp_sample *sample, int32_t *ret_begin, int32_t *ret_end);
+
 /* What a lesson has changed, kept with it under the number of its first example:
  *
  *     {"from_version", "to_version", "loss_before", "loss_after", "asked", "answered_so",

@@ -310,15 +310,14 @@ int hzp_manifest_agrees(const struct hzp_manifest *m, const struct hzp_layout *l
     char shapes[HZP_FINGERPRINT_SIZE];
     hzp_fingerprint_shapes(layout, NULL, shapes);
     if (strcmp(m->shapes, shapes) || m->units != layout->units)
-        return hzp_fail_param(reterr, HZP_EINVAL, "shapes",
-                              "shapes: the weights are of another model: %s, here %s", m->shapes,
-                              shapes);
+        return hzp_wrong(reterr, "shapes", ": the weights are of another model: %s, here %s",
+                         m->shapes, shapes);
     if (m->type != type)
-        return hzp_fail_param(reterr, HZP_EINVAL, "dtype", "dtype: %s, here %s",
-                              hzp_manifest_type_name(m->type), hzp_manifest_type_name(type));
+        return hzp_wrong(reterr, "dtype", ": %s, here %s", hzp_manifest_type_name(m->type),
+                         hzp_manifest_type_name(type));
     if (strcmp(m->tokenizer, tokenizer))
-        return hzp_fail_param(reterr, HZP_EINVAL, "tokenizer",
-                              "tokenizer: the weights are of a model with another one: %s, here %s",
-                              m->tokenizer, tokenizer);
+        return hzp_wrong(reterr, "tokenizer",
+                         ": the weights are of a model with another one: %s, here %s", m->tokenizer,
+                         tokenizer);
     return HZP_OK;
 }

@@ -77,7 +77,7 @@ int hzp_state_read_unit(struct hzp_state *s, uint64_t id, int64_t unit, uint64_t
         return hzp_fail(reterr, HZP_ENOENT, "unit %" PRId64 ": there are %d", unit, l->units);
     uint64_t bytes = hzp_manifest_unit_bytes(l, type, (int32_t)unit);
     if (at % 8)
-        return hzp_fail_param(reterr, HZP_EINVAL, "offset", "offset must be a multiple of 8");
+        return hzp_wrong(reterr, "offset", "must be a multiple of 8");
     *ret_bytes = (size_t)HZP_MIN(bytes - HZP_MIN(at, bytes), (uint64_t)max / 8 * 8);
     if (!*ret_bytes)
         return HZP_OK;

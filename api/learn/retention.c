@@ -12,10 +12,10 @@ static const int64_t most = 1000000000;
 
 static int bad_part(const char *part, int bytes, struct hzp_err_text *reterr)
 {
-    return hzp_fail_param(
-        reterr, HZP_EINVAL, "--keep",
-        "--keep: \"%.*s\" is none of last=N, hourly=N, every=N, bytes=SIZE, best and tagged, "
-        "with N from 1 to %lld",
+    return hzp_wrong(
+        reterr, "--keep",
+        ": \"%.*s\" is none of last=N, hourly=N, every=N, bytes=SIZE, best and tagged, with N "
+        "from 1 to %lld",
         bytes, part, (long long)most);
 }
 

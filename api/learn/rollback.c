@@ -23,7 +23,6 @@
 #include "api/learn/checkpoint.h"
 #include "api/learn/state_private.h"
 #include "base/arena.h"
-#include "train/history/trainer_rejoin.h"
 #include "train/history/trainer_suspend.h"
 #include "weights/model_dir.h"
 

@@ -5,6 +5,7 @@
  * and the number of its example.  It is filled from the log, at first with the newest there.
  *
  * Thread: any but the engine's (one lock inside), because it reads the log. */
+#include "api/learn/lessons.h"
 #include "api/learn/state_private.h"
 #include "base/arena.h"
 #include "base/hash.h"
@@ -70,12 +71,8 @@ static void tell(struct hzp_state *s, const struct hzp_sample *sample, int32_t p
 /* Enters the sample's last answer.  A text that is learned whole answers nothing. */
 static void enter(struct hzp_state *s, const struct hzp_sample *sample, bool told, json_t *ret)
 {
-    int32_t end = hzp_sample_first(sample);
-    while (end > 0 && !sample->learn[end - 1])
-        end--;
-    int32_t begin = end;
-    while (begin > 0 && sample->learn[begin - 1])
-        begin--;
+    int32_t begin, end;
+    hzp_lesson_answer(sample, &begin, &end);
     if (begin <= 1 || begin == end)
         return;
     struct place now = {.number = sample->sequence_number};

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* api/learn/state.c - opening a state, restoring it, accepting examples. */
 #include "api/learn/checkpoint.h"
-#include "api/learn/examples.h"
 #include "api/learn/fingerprint.h"
 #include "api/learn/state_private.h"
 #include "base/arena.h"
@@ -9,7 +8,6 @@
 #include "base/hash.h"
 #include "base/log.h"
 #include "train/history/snapshot.h"
-#include "train/history/trainer_suspend.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -393,8 +391,8 @@ int hzp_state_open(const struct hzp_state_config *config, struct hzp_state **ret
     s->said = hzp_said_create();
     int r = hzp_retention_parse(config->keep, &s->keep, reterr);
     if (r >= 0 && s->keep.best)
-        r = hzp_fail_param(reterr, HZP_EINVAL, "--keep",
-                           "--keep: best is of hzpserve train; a server checks versions by --gate");
+        r = hzp_wrong(reterr, "--keep",
+                      ": best is of hzpserve train; a server checks versions by --gate");
     if (r >= 0)
         r = open_all(s, reterr);
     if (r < 0) {

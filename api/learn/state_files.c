@@ -8,7 +8,6 @@
 #include "base/arena.h"
 #include "base/file.h"
 #include "base/log.h"
-#include "train/history/trainer_rejoin.h"
 #include "train/history/trainer_suspend.h"
 #include "weights/model_dir.h"
 

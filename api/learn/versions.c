@@ -6,6 +6,7 @@
 #include "base/arena.h"
 #include "base/file.h"
 #include "base/log.h"
+#include "base/words.h"
 #include "train/history/trainer_suspend.h"
 
 #include <ctype.h>
@@ -81,7 +82,7 @@ bool hzp_version_name_valid(const char *name)
 {
     size_t n = strlen(name);
     if (!n || n > HZP_VERSION_NAME_MAX || !isalpha((unsigned char)*name) ||
-        !strcmp(name, "current") || !strcmp(name, "original") || !strcmp(name, "names"))
+        hzp_among("current original names", name))
         return false;
     for (; *name; name++)
         if (!isalnum((unsigned char)*name) && !strchr("-_.", *name))

@@ -5,6 +5,7 @@
 #include "api/http/wire/target.h"
 #include "base/arena.h"
 #include "base/thread.h"
+#include "base/words.h"
 
 #include <ctype.h>
 #include <stdlib.h>
@@ -284,7 +285,7 @@ static bool takes_long(const struct hzp_exchange *x)
 /* Health checks have a deadline: a silent rank 0 must not hold up their answer. */
 static bool asks_health(const struct hzp_exchange *x)
 {
-    return !strcmp(x->route->path, "/health") || !strcmp(x->route->path, "/ping");
+    return hzp_among("/health /ping", x->route->path);
 }
 
 /* The body is held until the answer ends: without the room that it did not need. */
@@ -309,8 +310,7 @@ static enum MHD_Result answer(void *ctx, struct hzp_exchange *x, const char *met
     c->repeats = repeats(x);
     c->patient = !takes_long(x);
     c->answer_by_ns = asks_health(x) ? hzp_now_ns() + HEALTH_NS : 0;
-    c->named_events =
-        !strcmp(x->route->path, "/v1/responses") || !strcmp(x->route->path, "/v1/messages");
+    c->named_events = hzp_among("/v1/responses /v1/messages", x->route->path);
     trim_body(x);
     c->body = (struct hzp_textbuf){x->body, x->bytes, x->room};
     x->body = NULL; /* its memory stays accounted for until the exchange is released */

@@ -2,7 +2,6 @@
 #include "api/rollout/group_table.h"
 
 #include "base/arena.h"
-#include "base/err.h"
 
 #include <math.h>
 #include <stdlib.h>

@@ -189,18 +189,17 @@ static int check_training(const struct hzp_rollouts *r, const struct hzp_rollout
                               r->config.untrained ? r->config.untrained
                                                   : "this server does not learn");
     if (spec->temperature != 1)
-        return hzp_fail_param(reterr, HZP_EINVAL, "temperature",
-                              "temperature must be 1 where rollouts train: log-probabilities are "
-                              "those of temperature 1");
+        return hzp_wrong(
+            reterr, "temperature",
+            "must be 1 where rollouts train: log-probabilities are those of temperature 1");
     struct hzp_weights_stats weights;
     hzp_weights_read_stats(r->config.weights, &weights);
     if (spec->kl > 0 && weights.slots < 3)
-        return hzp_fail_param(reterr, HZP_EINVAL, "kl",
-                              "kl needs a slot for the reference, whose weights stay as they are: "
-                              "start the server with --slots 3");
+        return hzp_wrong(reterr, "kl",
+                         "needs a slot for the reference, whose weights stay as they are: start "
+                         "the server with --slots 3");
     if (spec->n < 2 && spec->advantage != HZP_ADVANTAGE_NONE)
-        return hzp_fail_param(reterr, HZP_EINVAL, "n",
-                              "n must be 2 or more where advantages are compared in a group");
+        return hzp_wrong(reterr, "n", "must be 2 or more where advantages are compared in a group");
     if (longest > hzp_state_examples(r->config.state)->tokens_max)
         return hzp_fail_param(reterr, HZP_EINVAL, "max_tokens",
                               "a prompt and its answer may have %d tokens, an example has %d at "

@@ -32,8 +32,7 @@ static int read_positive(const json_t *rule, const char *name, double preset, do
     snprintf(param, sizeof(param), "reward.%s", name);
     if ((!value || json_is_number(value)) && *ret > 0 && *ret <= max)
         return HZP_OK;
-    return hzp_fail_param(reterr, HZP_EINVAL, param, "%s must be a number above 0, at most %.0f",
-                          param, max);
+    return hzp_wrong(reterr, param, "must be a number above 0, at most %.0f", max);
 }
 
 static int compile(const json_t *rule, struct hzp_verifier *v, struct hzp_err_text *reterr)
@@ -41,9 +40,8 @@ static int compile(const json_t *rule, struct hzp_verifier *v, struct hzp_err_te
     const json_t *pattern = json_object_get(rule, "pattern");
     if (!hzp_json_is_text(pattern) || !json_string_length(pattern) ||
         json_string_length(pattern) > HZP_VERIFY_PATTERN_MAX)
-        return hzp_fail_param(reterr, HZP_EINVAL, "reward.pattern",
-                              "reward.pattern must be a text of 1 to %d bytes",
-                              HZP_VERIFY_PATTERN_MAX);
+        return hzp_wrong(reterr, "reward.pattern", "must be a text of 1 to %d bytes",
+                         HZP_VERIFY_PATTERN_MAX);
     if (hzp_pattern_regex(json_string_value(pattern), json_string_length(pattern), "reward.pattern",
                           &v->pattern, reterr) < 0) {
         snprintf(reterr->param, sizeof(reterr->param), "reward.pattern");
@@ -77,9 +75,8 @@ int hzp_verifier_create(const json_t *rule, struct hzp_verifier **ret, struct hz
     while (kind < KINDS && (!type || strcmp(type, kind_name[kind]) != 0))
         kind++;
     if (kind == KINDS)
-        return hzp_fail_param(reterr, HZP_EINVAL, "reward.type",
-                              "reward.type must be exact, number, boxed, regex, json, length, "
-                              "client or command");
+        return hzp_wrong(reterr, "reward.type",
+                         "must be exact, number, boxed, regex, json, length, client or command");
     HZP_TRY(check_members(rule, (enum kind)kind, reterr));
     struct hzp_verifier *v = hzp_xcalloc(1, sizeof(*v));
     v->kind = (enum kind)kind;

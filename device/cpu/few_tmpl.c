@@ -84,7 +84,7 @@ INLINE void row_line(const float *x, const char *w, size_t stride, const char *a
         vu r[4], q[4];
         for (int i = 0; i < ROW_COLS / 4; i++, ahead += apart)
             if (near)
-                fetch(ahead);
+                fetch_near(ahead);
             else
                 fetch_far(ahead);
         IN_ORDER; /* or compilers gather what is fetched */

@@ -23,35 +23,6 @@ INLINE size_t size_of(const struct hzp_mat *mat)
     return mat->type == HZP_E4M3 ? 1 : 2;
 }
 
-/* r[i], i < 16: dword j of row i becomes dword i of row j. */
-INLINE void transpose(__m512i r[16])
-{
-    __m512i t[16];
-
-    UNROLL
-    for (int i = 0; i < 16; i += 2) {
-        t[i] = _mm512_unpacklo_epi32(r[i], r[i + 1]);
-        t[i + 1] = _mm512_unpackhi_epi32(r[i], r[i + 1]);
-    }
-    UNROLL
-    for (int i = 0; i < 16; i += 4)
-        for (int h = 0; h < 2; h++) {
-            r[i + 2 * h] = _mm512_unpacklo_epi64(t[i + h], t[i + h + 2]);
-            r[i + 2 * h + 1] = _mm512_unpackhi_epi64(t[i + h], t[i + h + 2]);
-        }
-    UNROLL
-    for (int i = 0; i < 4; i++)
-        for (int h = 0; h < 2; h++) {
-            t[i + 8 * h] = _mm512_shuffle_i32x4(r[i + 8 * h], r[i + 8 * h + 4], 0x88);
-            t[i + 8 * h + 4] = _mm512_shuffle_i32x4(r[i + 8 * h], r[i + 8 * h + 4], 0xdd);
-        }
-    UNROLL
-    for (int i = 0; i < 8; i++) {
-        r[i] = _mm512_shuffle_i32x4(t[i], t[i + 8], 0x88);
-        r[i + 8] = _mm512_shuffle_i32x4(t[i], t[i + 8], 0xdd);
-    }
-}
-
 /* What will be packed next, fetched into the second-level cache a line at a time. */
 struct ahead {
     const char *at; /* the first row's first line */
@@ -77,7 +48,7 @@ INLINE void pack_line(const char *const line[16], size_t at, uint32_t *dst, int 
     UNROLL
     for (int i = 0; i < 16; i++)
         r[i] = _mm512_loadu_si512(line[i] + at);
-    transpose(r);
+    transpose16(r);
     UNROLL
     for (int i = 0; i < 16; i++, dst += stride) {
         if (rows == 16)

@@ -166,34 +166,13 @@ INLINE void row_copy(bool pairs, const void *x, enum hzp_dtype type, int n, floa
 
 /* y[cols][ldy] = x[rows][ldx] transposed, dwords. */
 #ifdef __AVX512F__
-INLINE void transpose16(const float *x, size_t ldx, float *y, size_t ldy)
+INLINE void transpose_block(const float *x, size_t ldx, float *y, size_t ldy)
 {
-    __m512i r[16], t[16];
+    vi r[16];
 
     for (int i = 0; i < 16; i++)
         r[i] = _mm512_loadu_si512(x + (size_t)i * ldx);
-    for (int i = 0; i < 16; i += 2) {
-        t[i] = _mm512_unpacklo_epi32(r[i], r[i + 1]);
-        t[i + 1] = _mm512_unpackhi_epi32(r[i], r[i + 1]);
-    }
-    for (int i = 0; i < 16; i += 4) {
-        r[i] = _mm512_unpacklo_epi64(t[i], t[i + 2]);
-        r[i + 1] = _mm512_unpackhi_epi64(t[i], t[i + 2]);
-        r[i + 2] = _mm512_unpacklo_epi64(t[i + 1], t[i + 3]);
-        r[i + 3] = _mm512_unpackhi_epi64(t[i + 1], t[i + 3]);
-    }
-    for (int i = 0; i < 4; i++) {
-        t[i] = _mm512_shuffle_i32x4(r[i], r[i + 4], 0x88);
-        t[i + 4] = _mm512_shuffle_i32x4(r[i], r[i + 4], 0xdd);
-        t[i + 8] = _mm512_shuffle_i32x4(r[i + 8], r[i + 12], 0x88);
-        t[i + 12] = _mm512_shuffle_i32x4(r[i + 8], r[i + 12], 0xdd);
-    }
-    for (int i = 0; i < 4; i++) {
-        r[i] = _mm512_shuffle_i32x4(t[i], t[i + 8], 0x88);
-        r[i + 8] = _mm512_shuffle_i32x4(t[i], t[i + 8], 0xdd);
-        r[i + 4] = _mm512_shuffle_i32x4(t[i + 4], t[i + 12], 0x88);
-        r[i + 12] = _mm512_shuffle_i32x4(t[i + 4], t[i + 12], 0xdd);
-    }
+    transpose16(r);
     for (int i = 0; i < 16; i++)
         _mm512_storeu_si512(y + (size_t)i * ldy, r[i]);
 }
@@ -207,7 +186,7 @@ static __attribute__((noinline)) void transpose(const float *x, size_t ldx, int 
     for (; r + 16 <= rows; r += 16) {
         int c = 0;
         for (; c + 16 <= cols; c += 16)
-            transpose16(x + (size_t)r * ldx + c, ldx, y + (size_t)c * ldy + r, ldy);
+            transpose_block(x + (size_t)r * ldx + c, ldx, y + (size_t)c * ldy + r, ldy);
         for (; c < cols; c++)
             for (int i = r; i < r + 16; i++)
                 y[(size_t)c * ldy + (size_t)i] = x[(size_t)i * ldx + (size_t)c];

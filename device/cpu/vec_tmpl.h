@@ -2,58 +2,16 @@
 /* device/cpu/vec_tmpl.h - vectors of floats, with the same names for AVX2, AVX-512 and any other
  * CPU (vec_base_tmpl.h).
  *
- * Only *_tmpl.c files include it: they are compiled once per instruction set with -DHZP_ISA=... and
- * export HZP_ISA_NAME(x) for a name x.  Loads and stores take the number of elements that are left,
+ * Only *_tmpl.c files include it.  Loads and stores take the number of elements that are left,
  * 1 .. VL; if that is the constant VL the mask is optimized away.
  *
  * Thread: any.
  */
 #pragma once
 
-#include "device/bf16.h"
-#include "device/cpu/cpu.h"
+#include "device/cpu/isa_tmpl.h"
 
 #include <math.h>
-#include <string.h>
-#ifdef __AVX2__
-#include <immintrin.h>
-#endif
-
-#define HZP_PASTE_(a, b)   a##_##b
-#define HZP_PASTE(a, b)    HZP_PASTE_(a, b)
-#define HZP_ISA_NAME(name) HZP_PASTE(name, HZP_ISA)
-#define INLINE             static inline __attribute__((always_inline))
-
-/* Put it before a loop with a small constant number of iterations: unrolls it completely, so that
- * arrays of vectors stay in registers.  Neither compiler does that by itself everywhere it
- * matters. */
-#ifdef __clang__
-#define UNROLL _Pragma("clang loop unroll(full)")
-#else
-#define UNROLL _Pragma("GCC unroll 32")
-#endif
-
-/* Prefetches a line that will be written: another core may have it.  (x86-64 CPUs without the
- * instruction treat it as a no-op; the compiler's own form needs an option for it.) */
-INLINE void fetch_to_write(const void *p)
-{
-#ifdef __x86_64__
-    __asm__ volatile("prefetchw %0" : : "m"(*(const char *)p));
-#else
-    __builtin_prefetch(p, 1, 3);
-#endif
-}
-/* Prefetches a line into the first-level cache. */
-INLINE void fetch_near(const void *p)
-{
-    __builtin_prefetch(p, 0, 3);
-}
-
-/* Prefetches it into the second. */
-INLINE void fetch_far(const void *p)
-{
-    __builtin_prefetch(p, 0, 2);
-}
 
 /* Runs the body for i = 0, VL, 2 VL ...; `left` is VL, in the last iteration the remainder. */
 #define EACH(i, n, ...)                                                                            \
@@ -235,6 +193,35 @@ INLINE vf vround(vf x)
 INLINE vf vscale(vf y, vf n, vf x)
 {
     return _mm512_scalef_ps(y, n);
+}
+
+/* r[i], i < 16: dword j of row i becomes dword i of row j. */
+INLINE void transpose16(vi r[16])
+{
+    vi t[16];
+
+    UNROLL
+    for (int i = 0; i < 16; i += 2) {
+        t[i] = _mm512_unpacklo_epi32(r[i], r[i + 1]);
+        t[i + 1] = _mm512_unpackhi_epi32(r[i], r[i + 1]);
+    }
+    UNROLL
+    for (int i = 0; i < 16; i += 4)
+        for (int h = 0; h < 2; h++) {
+            r[i + 2 * h] = _mm512_unpacklo_epi64(t[i + h], t[i + h + 2]);
+            r[i + 2 * h + 1] = _mm512_unpackhi_epi64(t[i + h], t[i + h + 2]);
+        }
+    UNROLL
+    for (int i = 0; i < 4; i++)
+        for (int h = 0; h < 2; h++) {
+            t[i + 8 * h] = _mm512_shuffle_i32x4(r[i + 8 * h], r[i + 8 * h + 4], 0x88);
+            t[i + 8 * h + 4] = _mm512_shuffle_i32x4(r[i + 8 * h], r[i + 8 * h + 4], 0xdd);
+        }
+    UNROLL
+    for (int i = 0; i < 8; i++) {
+        r[i] = _mm512_shuffle_i32x4(t[i], t[i + 8], 0x88);
+        r[i + 8] = _mm512_shuffle_i32x4(t[i], t[i + 8], 0xdd);
+    }
 }
 
 #elif defined(__AVX2__)

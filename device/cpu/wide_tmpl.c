@@ -48,7 +48,7 @@ INLINE void pack_across(const struct source *s, int k, float *w, enum hzp_dtype 
         const char *ahead = s->ahead + (size_t)k * size;
         for (int i = 0; i < COLS; i++, ahead += s->stride) {
             for (size_t line = 0; line < chunk * size; line += LINE)
-                fetch(ahead + line);
+                fetch_near(ahead + line);
         }
     }
     for (int g = 0; g < NV; g++, from += VL * s->stride, w += VL)
@@ -78,7 +78,7 @@ INLINE void pack_along(const struct source *s, int k, float *w, enum hzp_dtype t
 
     for (int i = 0; i < CHUNK; i++, from += s->stride, w += COLS) {
         if (ahead)
-            fetch(ahead + (size_t)i * s->stride);
+            fetch_near(ahead + (size_t)i * s->stride);
         UNROLL
         for (int v = 0; v < NV; v++)
             save(w + v * VL, load_as(from + (size_t)v * VL * size_of(type), type));
@@ -421,7 +421,7 @@ INLINE void x_along(const struct hzp_mat *a, int m, int mr, int k0, int k, int e
     size_t stride = (size_t)a->stride * size_of(type);
 
     for (int i = end; i < HZP_MIN(2 * end - k, count); i++)
-        fetch(from + (size_t)i * stride);
+        fetch_near(from + (size_t)i * stride);
     for (; k < end; k++) {
         float *p = to + (size_t)k * (size_t)mr;
         if (m + VL <= a->cols && (count - k) * mr >= VL) {

@@ -8,25 +8,13 @@
  */
 #pragma once
 
-#include "device/bf16.h"
+#include "device/cpu/isa_tmpl.h"
 #include "device/cpu/panel.h"
 #include "device/fp8.h"
 
-#include <string.h>
-#ifdef __AVX2__
-#include <immintrin.h> /* for what compilers make too much of */
-#endif
-
-#define HZP_PASTE_(a, b)   a##_##b
-#define HZP_PASTE(a, b)    HZP_PASTE_(a, b)
-#define HZP_ISA_NAME(name) HZP_PASTE(name, HZP_ISA)
-#define INLINE             static inline __attribute__((always_inline))
-
 #ifdef __clang__
-#define UNROLL             _Pragma("clang loop unroll(full)")
 #define SHUFFLE(a, b, ...) __builtin_shufflevector(a, b, __VA_ARGS__)
 #else
-#define UNROLL             _Pragma("GCC unroll 32")
 #define SHUFFLE(a, b, ...) __builtin_shuffle(a, b, (vi){__VA_ARGS__})
 #pragma GCC diagnostic ignored "-Wpsabi" /* vectors wider than registers stay within one file */
 #endif
@@ -145,27 +133,6 @@ INLINE float one_of(const struct hzp_mat *mat, int64_t row, int64_t col)
         return hzp_e4m3_to_f32(((const uint8_t *)p)[col]);
     return mat->type == HZP_F32 ? ((const float *)p)[col]
                                 : hzp_bf16_to_f32(((const uint16_t *)p)[col]);
-}
-
-/* Into the first-level cache. */
-INLINE void fetch(const void *p)
-{
-    __builtin_prefetch(p, 0, 3);
-}
-
-/* Into the second. */
-INLINE void fetch_far(const void *p)
-{
-    __builtin_prefetch(p, 0, 2);
-}
-
-INLINE void fetch_to_write(const void *p)
-{
-#if defined(__x86_64__)
-    __asm__ volatile("prefetchw %0" : : "m"(*(const char *)p));
-#else
-    __builtin_prefetch(p, 1, 3);
-#endif
 }
 
 /* Masks of two vectors, the second's lanes counted from VL on: dwords and pairs of dwords taken in

@@ -144,50 +144,36 @@ static int issue(struct hzp_lane *base, hzp_op_fn *op, const void *args)
 HZP_OPS(X)
 #undef X
 
-static int lanes_choose(struct hzp_cuda_device *dev, struct hzp_err_text *reterr)
+int hzp_cuda_env(const char *name, const char *const *word, int words, const char *these, int *ret,
+                 struct hzp_err_text *reterr)
 {
-    static const char *const names[] = {"plain", "grid", "green"};
-    const char *name = getenv("HZP_CUDA_LANES");
-    dev->lanes = HZP_CUDA_GREEN;
-    if (!name || !*name)
+    const char *text = getenv(name);
+    if (!text || !*text)
         return HZP_OK;
-    for (int i = 0; i < HZP_COUNT(names); i++)
-        if (strcmp(name, names[i]) == 0) {
-            dev->lanes = (enum hzp_cuda_lanes)i;
+    for (int i = 0; i < words; i++)
+        if (strcmp(text, word[i]) == 0) {
+            *ret = i;
             return HZP_OK;
         }
-    return hzp_fail_param(reterr, HZP_EINVAL, "HZP_CUDA_LANES",
-                          "HZP_CUDA_LANES=%s: not green, grid or plain", name);
+    return hzp_fail_param(reterr, HZP_EINVAL, name, "%s=%s: not %s", name, text, these);
 }
 
-static int early_choose(struct hzp_cuda_device *dev, struct hzp_err_text *reterr)
+static int settings_read(struct hzp_cuda_device *dev, struct hzp_err_text *reterr)
 {
-    static const struct {
-        const char *name;
-        int rows;
-    } steps[] = {{"0", 0}, {"few", HZP_CUDA_FEW_ROWS}, {"all", INT_MAX}};
-    const char *name = getenv("HZP_CUDA_EARLY");
-    dev->early = HZP_CUDA_FEW_ROWS;
-    if (!name || !*name)
-        return HZP_OK;
-    for (int i = 0; i < HZP_COUNT(steps); i++)
-        if (strcmp(name, steps[i].name) == 0) {
-            dev->early = steps[i].rows;
-            return HZP_OK;
-        }
-    return hzp_fail_param(reterr, HZP_EINVAL, "HZP_CUDA_EARLY",
-                          "HZP_CUDA_EARLY=%s: not 0, few or all", name);
-}
-
-static int graphs_choose(struct hzp_cuda_device *dev, struct hzp_err_text *reterr)
-{
-    const char *name = getenv("HZP_CUDA_GRAPHS");
-    bool whole = name && strcmp(name, "whole") == 0;
-    dev->graph_a_lane = !whole;
-    if (!name || !*name || whole || strcmp(name, "lanes") == 0)
-        return HZP_OK;
-    return hzp_fail_param(reterr, HZP_EINVAL, "HZP_CUDA_GRAPHS",
-                          "HZP_CUDA_GRAPHS=%s: not lanes or whole", name);
+    static const char *const lanes[] = {"plain", "grid", "green"};
+    static const char *const graphs[] = {"lanes", "whole"}, *const early[] = {"0", "few", "all"};
+    static const int early_rows[] = {0, HZP_CUDA_FEW_ROWS, INT_MAX};
+    int lane = HZP_CUDA_GREEN, graph = 0, rows = 1;
+    HZP_TRY(hzp_cuda_env("HZP_CUDA_LANES", lanes, HZP_COUNT(lanes), "green, grid or plain", &lane,
+                         reterr));
+    HZP_TRY(hzp_cuda_env("HZP_CUDA_GRAPHS", graphs, HZP_COUNT(graphs), "lanes or whole", &graph,
+                         reterr));
+    HZP_TRY(
+        hzp_cuda_env("HZP_CUDA_EARLY", early, HZP_COUNT(early), "0, few or all", &rows, reterr));
+    dev->lanes = (enum hzp_cuda_lanes)lane;
+    dev->graph_a_lane = graph == 0;
+    dev->early = early_rows[rows];
+    return HZP_OK;
 }
 
 /* Once the context and the libraries, whose kernels are loaded with it, have taken theirs.  before:
@@ -221,11 +207,7 @@ static int cuda_open(const struct hzp_device_config *config, struct hzp_device *
     dev->base.backend = &hzp_backend_cuda;
     dev->ordinal = config->ordinal;
     dev->epoch = 1;
-    int r = lanes_choose(dev, reterr);
-    if (r == HZP_OK)
-        r = graphs_choose(dev, reterr);
-    if (r == HZP_OK)
-        r = early_choose(dev, reterr);
+    int r = settings_read(dev, reterr);
     if (r == HZP_OK)
         r = device_describe(dev, reterr);
     loaded = hzp_now_ns();

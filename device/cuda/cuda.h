@@ -239,6 +239,11 @@ int hzp_cuda_graph_wait(struct hzp_cuda_lane *lane, cudaEvent_t event);
 int hzp_cuda_graphs_open(struct hzp_cuda_device *dev);
 void hzp_cuda_graphs_end(struct hzp_cuda_device *dev); /* when the device closes */
 
+/* Which of the words the environment variable is, *ret unchanged where it is unset or empty.
+ * HZP_EINVAL: none of them; these: how the error lists them. */
+int hzp_cuda_env(const char *name, const char *const *word, int words, const char *these, int *ret,
+                 struct hzp_err_text *reterr);
+
 /* matmul.c.  HZP_EUNSUP: cuBLASLt is missing.  library: from dlopen; NULL: not found. */
 void *hzp_cuda_library_open(void);
 int hzp_cuda_products_open(struct hzp_cuda_device *dev, struct hzp_cuda_products **ret,

@@ -60,30 +60,19 @@ struct job {
 
 /* ---- opening ---- */
 
-static int mode_choose(enum mode *ret, struct hzp_err_text *reterr)
-{
-    const char *text = getenv("HZP_CUDA_ATTENTION");
-    *ret = CHOOSE;
-    if (!text || !*text)
-        return HZP_OK;
-    if (strcmp(text, "cudnn") != 0 && strcmp(text, "own") != 0)
-        return hzp_fail_param(reterr, HZP_EINVAL, "HZP_CUDA_ATTENTION",
-                              "HZP_CUDA_ATTENTION=%s: not cudnn or own", text);
-    *ret = strcmp(text, "own") == 0 ? NEVER : ALWAYS;
-    return HZP_OK;
-}
-
 int hzp_cudnn_open(struct hzp_cuda_algos *algos, struct hzp_cudnn **ret,
                    struct hzp_err_text *reterr)
 {
-    enum mode mode;
+    static const char *const words[] = {[ALWAYS] = "cudnn", [NEVER] = "own", [CHOOSE] = ""};
     const char *file = getenv("HZP_CUDNN");
+    int mode = CHOOSE;
     *ret = NULL;
-    HZP_TRY(mode_choose(&mode, reterr));
+    HZP_TRY(
+        hzp_cuda_env("HZP_CUDA_ATTENTION", words, HZP_COUNT(words), "cudnn or own", &mode, reterr));
     if (mode == NEVER || (file && strcmp(file, "0") == 0))
         return HZP_OK;
     struct hzp_cudnn *dnn = hzp_xcalloc(1, sizeof(*dnn));
-    dnn->mode = mode;
+    dnn->mode = (enum mode)mode;
     dnn->algos = algos;
     if (hzp_cudnn_library_open(&dnn->lib, dnn->why, sizeof(dnn->why)) &&
         dnn->lib.Create(&dnn->handle) != 0) {

@@ -23,12 +23,9 @@ static void made_free(struct made *m)
 {
     void *device[] = {m->qkv.ptr, m->out.ptr, m->dout.ptr, m->dqkv.ptr, m->lse};
     for (int i = 0; i < HZP_COUNT(device); i++)
-        if (device[i])
-            hzp_device_free(m->dev, HZP_MEM_DEVICE, device[i]);
-    if (m->row0)
-        hzp_device_free(m->dev, HZP_MEM_HOST, m->row0);
-    if (m->pos0)
-        hzp_device_free(m->dev, HZP_MEM_HOST, m->pos0);
+        hzp_device_free(m->dev, HZP_MEM_DEVICE, device[i]);
+    hzp_device_free(m->dev, HZP_MEM_HOST, m->row0);
+    hzp_device_free(m->dev, HZP_MEM_HOST, m->pos0);
 }
 
 static int mat_make(struct made *m, struct hzp_mat *ret, int32_t rows, int32_t cols)

@@ -161,25 +161,15 @@ template <int D, class E>
 static __device__ __forceinline__ page_rows<E> source_of(const flash_args &a, int seg, int head,
                                                          const page_rows<E> *)
 {
-    return page_rows<E>{(const E *)a.kv.k,
-                        (const E *)a.kv.v,
-                        a.kv.k_scale,
-                        a.kv.v_scale,
-                        pages_of(a, seg),
-                        a.kv.page_rows,
-                        a.heads.kv_heads,
-                        head / (a.heads.heads / a.heads.kv_heads),
-                        D};
+    return pages_for<E>(a, seg, head, D);
 }
 
-template <int D>
-static __device__ __forceinline__ packed_rows source_of(const flash_args &a, int seg, int head,
-                                                        const packed_rows *)
+template <int D, class E>
+static __device__ __forceinline__ packed_rows<E> source_of(const flash_args &a, int seg, int head,
+                                                           const packed_rows<E> *)
 {
     int row0 = a.qkv.rows - a.out.rows + a.segs.row0[seg] - a.segs.pos0[seg];
-    const uint16_t *k = row_of<uint16_t>(a.qkv, row0) +
-                        (a.heads.heads + head / (a.heads.heads / a.heads.kv_heads)) * D;
-    return packed_rows{k, k + a.heads.kv_heads * D, a.qkv.stride};
+    return rows_for<E>(a.qkv, a.heads, row0, head, D);
 }
 
 /* Begins to bring the keys and values of positions p0 .. p0+there-1 to tiles `into`, or their codes;
@@ -326,8 +316,8 @@ static int own_packed(struct hzp_lane *lane, const void *args)
     segs_stage(lane, &p.segs);
     flash_args a = {p.qkv, p.out,   {},    p.segs,  nullptr,  nullptr,
                     0,     p.heads, p.lse, p.scale, p.window, 0};
-    return p.heads.dim == 64 ? launch<64, packed_rows>(lane, a, "attn_packed")
-                             : launch<128, packed_rows>(lane, a, "attn_packed");
+    return p.heads.dim == 64 ? launch<64, packed_rows<uint16_t>>(lane, a, "attn_packed")
+                             : launch<128, packed_rows<uint16_t>>(lane, a, "attn_packed");
 }
 
 extern "C" int hzp_cuda_attn_packed(struct hzp_lane *lane, const void *args)

@@ -10,7 +10,7 @@
 
 enum { FLASH_TILE = 64, FLASH_THREADS = 128 };
 
-/* Keys and values in pages; E: uint16_t, or uint8_t for E4M3, which have scales. */
+/* Keys and values in pages; E: their type, uint8_t for E4M3, which have scales. */
 template <class E> struct page_rows {
     static const bool CODES = sizeof(E) == 1;
     const E *key, *value;
@@ -30,22 +30,62 @@ template <class E> struct page_rows {
     {
         return value + at(p) * dim;
     }
+    __device__ __forceinline__ float k_scale(int p) const
+    {
+        return CODES ? key_scale[at(p)] : 1;
+    }
+    __device__ __forceinline__ float v_scale(int p) const
+    {
+        return CODES ? value_scale[at(p)] : 1;
+    }
 };
 
+/* The pages of a query head's sequence and kv head; A: arguments with pages. */
+template <class E, class A>
+static __device__ __forceinline__ page_rows<E> pages_for(const A &a, int seg, int head, int dim)
+{
+    return page_rows<E>{(const E *)a.kv.k,
+                        (const E *)a.kv.v,
+                        a.kv.k_scale,
+                        a.kv.v_scale,
+                        pages_of(a, seg),
+                        a.kv.page_rows,
+                        a.heads.kv_heads,
+                        head / (a.heads.heads / a.heads.kv_heads),
+                        dim};
+}
+
 /* Keys and values in the same rows as the queries. */
-struct packed_rows {
+template <class E> struct packed_rows {
     static const bool CODES = false;
-    const uint16_t *key, *value;
+    const E *key, *value;
     int64_t stride;
-    __device__ __forceinline__ const uint16_t *k(int p) const
+    __device__ __forceinline__ const E *k(int p) const
     {
         return key + p * stride;
     }
-    __device__ __forceinline__ const uint16_t *v(int p) const
+    __device__ __forceinline__ const E *v(int p) const
     {
         return value + p * stride;
     }
+    __device__ __forceinline__ float k_scale(int) const
+    {
+        return 1;
+    }
+    __device__ __forceinline__ float v_scale(int) const
+    {
+        return 1;
+    }
 };
+
+/* Those of a query head, positions from row `row0` on. */
+template <class E>
+static __device__ __forceinline__ packed_rows<E>
+rows_for(const struct hzp_mat &qkv, const struct hzp_heads &heads, int row0, int head, int dim)
+{
+    const E *k = row_of<E>(qkv, row0) + (heads.heads + head / (heads.heads / heads.kv_heads)) * dim;
+    return packed_rows<E>{k, k + heads.kv_heads * dim, qkv.stride};
+}
 
 /* Copies ROWS rows row_at(0), row_at(1) ... into a tile, rows of codes one behind the other; those
  * from `there` on are zeros. */

@@ -16,10 +16,6 @@ enum {
     END_THREADS = 32
 };
 
-#define EACH(i, count)                                                                             \
-    for (int64_t i = blockIdx.x * (int64_t)blockDim.x + threadIdx.x; i < (count);                  \
-         i += (int64_t)gridDim.x * blockDim.x)
-
 /* ---- xent: one block per row, two passes ---- */
 
 /* The largest element of x times `scale`, and the sum of exp(that - largest). */
@@ -717,15 +713,9 @@ template <class T, int N> static __global__ void swiglu_bwd(struct hzp_swiglu_bw
 extern "C" int hzp_cuda_swiglu_bwd(struct hzp_lane *lane, const void *args)
 {
     const struct hzp_swiglu_bwd_args *a = (const struct hzp_swiglu_bwd_args *)args;
-    int64_t count = (int64_t)a->dy.rows * a->dy.cols;
-    if (count == 0)
-        return HZP_OK;
-    return with_type(a->dy.type, [&](auto *t) {
-        using T = elem_of<decltype(t)>;
-        if (wide(&a->x) && wide(&a->dy) && wide(&a->dx))
-            start(lane, grid_for(lane, count / 8, THREADS), THREADS, 0, swiglu_bwd<T, 8>, *a);
-        else
-            start(lane, grid_for(lane, count, THREADS), THREADS, 0, swiglu_bwd<T, 1>, *a);
-        return hzp_cuda_launched(lane, "swiglu_bwd");
+    bool eight = wide(&a->x) && wide(&a->dy) && wide(&a->dx);
+    return by_element(lane, a->dy, eight, "swiglu_bwd", [&](auto *t, auto n, unsigned grid) {
+        start(lane, grid, ELEMENT_THREADS, 0, swiglu_bwd<elem_of<decltype(t)>, decltype(n)::value>,
+              *a);
     });
 }

@@ -208,6 +208,11 @@ static __device__ inline float block_max(float x)
     return top;
 }
 
+/* The numbers i below `count` that fall to a thread. */
+#define EACH(i, count)                                                                             \
+    for (int64_t i = blockIdx.x * (int64_t)blockDim.x + threadIdx.x; i < (count);                  \
+         i += (int64_t)gridDim.x * blockDim.x)
+
 /* The row and column of the i-th group of N elements of a matrix. */
 struct place {
     int64_t r;
@@ -274,3 +279,30 @@ template <class F> static int with_type(enum hzp_dtype type, F f)
 }
 
 template <class P> using elem_of = typename std::remove_pointer<P>::type;
+
+enum { ELEMENT_THREADS = 256 };
+
+/* Launches a kernel that goes over the elements of a matrix, 8 at a time where `eight`, else one.
+ * f(n, grid) starts it: n a constant, ELEMENT_THREADS per block. */
+template <class F>
+static int by_width(struct hzp_lane *lane, const struct hzp_mat &m, bool eight, const char *op, F f)
+{
+    int64_t count = (int64_t)m.rows * m.cols;
+    if (count == 0)
+        return HZP_OK;
+    if (eight)
+        f(std::integral_constant<int, 8>(), grid_for(lane, count / 8, ELEMENT_THREADS));
+    else
+        f(std::integral_constant<int, 1>(), grid_for(lane, count, ELEMENT_THREADS));
+    return hzp_cuda_launched(lane, op);
+}
+
+/* The same of a kernel for the matrix's type: f(t, n, grid), t as with_type has it. */
+template <class F>
+static int by_element(struct hzp_lane *lane, const struct hzp_mat &m, bool eight, const char *op,
+                      F f)
+{
+    return with_type(m.type, [&](auto *t) {
+        return by_width(lane, m, eight, op, [&](auto n, unsigned grid) { f(t, n, grid); });
+    });
+}

@@ -90,7 +90,10 @@ struct hzp_cuda_products {
     size_t cache; /* bytes of the second-level cache */
     struct hzp_cuda_algos *algos;
     enum tune tune;
-    bool fast; /* HZP_CUDA_FAST_ACCUM */
+    /* HZP_CUDA_FAST_ACCUM: tensor cores may add up products of e4m3 without widening each sum
+     * between instructions: quicker on sm_90, some 14 bits.  All products of e4m3 are serving's:
+     * training has none. */
+    bool fast;
     bool steady;
     bool starved; /* a call since this was cleared failed for lack of memory */
 #define X(name) __typeof__(&cublasLt##name) name;
@@ -109,35 +112,13 @@ void *hzp_cuda_library_open(void)
     return library;
 }
 
-static int tune_choose(enum tune *ret, struct hzp_err_text *reterr)
-{
-    const char *text = getenv("HZP_CUDA_TUNE");
-    *ret = !text || !*text ? TUNE_START : strcmp(text, "0") == 0 ? TUNE_NEVER : TUNE_ALWAYS;
-    if (*ret == TUNE_ALWAYS && strcmp(text, "1") != 0)
-        return hzp_fail_param(reterr, HZP_EINVAL, "HZP_CUDA_TUNE", "HZP_CUDA_TUNE=%s: not 0 or 1",
-                              text);
-    return HZP_OK;
-}
-
-/* Whether tensor cores may add up products of e4m3 without widening each sum between instructions:
- * quicker on sm_90, some 14 bits.  All products of e4m3 are serving's: training has none. */
-static int fast_choose(bool *ret, struct hzp_err_text *reterr)
-{
-    const char *text = getenv("HZP_CUDA_FAST_ACCUM");
-    *ret = !text || strcmp(text, "0") != 0;
-    if (text && *text && *ret && strcmp(text, "1") != 0)
-        return hzp_fail_param(reterr, HZP_EINVAL, "HZP_CUDA_FAST_ACCUM",
-                              "HZP_CUDA_FAST_ACCUM=%s: not 0 or 1", text);
-    return HZP_OK;
-}
-
 int hzp_cuda_products_open(struct hzp_cuda_device *dev, struct hzp_cuda_products **ret,
                            struct hzp_err_text *reterr)
 {
-    enum tune tune;
-    bool fast;
-    HZP_TRY(tune_choose(&tune, reterr));
-    HZP_TRY(fast_choose(&fast, reterr));
+    static const char *const words[] = {"0", "1"};
+    int tune = -1, fast = 1;
+    HZP_TRY(hzp_cuda_env("HZP_CUDA_TUNE", words, HZP_COUNT(words), "0 or 1", &tune, reterr));
+    HZP_TRY(hzp_cuda_env("HZP_CUDA_FAST_ACCUM", words, HZP_COUNT(words), "0 or 1", &fast, reterr));
     void *library = hzp_cuda_library_open();
     if (!library)
         return hzp_fail(reterr, HZP_EUNSUP,
@@ -173,7 +154,7 @@ int hzp_cuda_products_open(struct hzp_cuda_device *dev, struct hzp_cuda_products
     snprintf(identity, sizeof(identity), "%.60s; driver %d; cublasLt %zu", dev->base.label, driver,
              p->GetVersion());
     p->algos = hzp_cuda_algos_open(identity);
-    p->tune = tune;
+    p->tune = tune < 0 ? TUNE_START : tune ? TUNE_ALWAYS : TUNE_NEVER;
     *ret = p;
     return HZP_OK;
 }

@@ -2,7 +2,7 @@
 /* device/cuda/plain.cu - products and attention for any type, width and stride, without tensor
  * cores: for F32, and for shapes and alignments that the fast kernels do not support.
  */
-#include "device/cuda/kernel.cuh"
+#include "device/cuda/flash.cuh"
 
 /* ---- c = op(a) op(b) + bias + c ---- */
 
@@ -119,55 +119,6 @@ extern "C" int hzp_cuda_project_plain(struct hzp_lane *lane, const struct hzp_pr
 
 enum { WARPS = 4, DIM_MAX = 512, PARTS = DIM_MAX / 32 };
 
-/* Addresses of the keys and values of one kv head of one sequence, and the scales of E4M3 ones. */
-template <class T> struct paged {
-    const T *key, *value;
-    const float *key_scale, *value_scale; /* NULL: none */
-    const int32_t *page;
-    int page_rows, kv_heads, kv_head, dim;
-    __device__ int64_t at(int p) const
-    {
-        return ((int64_t)page[p / page_rows] * kv_heads + kv_head) * page_rows + p % page_rows;
-    }
-    __device__ const T *k(int p) const
-    {
-        return key + at(p) * dim;
-    }
-    __device__ const T *v(int p) const
-    {
-        return value + at(p) * dim;
-    }
-    __device__ float k_scale(int p) const
-    {
-        return key_scale ? key_scale[at(p)] : 1;
-    }
-    __device__ float v_scale(int p) const
-    {
-        return value_scale ? value_scale[at(p)] : 1;
-    }
-};
-
-template <class T> struct packed {
-    const T *key, *value;
-    int64_t stride;
-    __device__ const T *k(int p) const
-    {
-        return key + p * stride;
-    }
-    __device__ const T *v(int p) const
-    {
-        return value + p * stride;
-    }
-    __device__ float k_scale(int) const
-    {
-        return 1;
-    }
-    __device__ float v_scale(int) const
-    {
-        return 1;
-    }
-};
-
 /* Attention over the positions before n that args' window leaves: each lane has one position for the
  * scores, and some elements for the sum.  q: the head in shared memory.  Returns the log of the
  * denominator. */
@@ -238,25 +189,8 @@ static __global__ void attn_paged(struct hzp_attn_paged_args a, int tiles)
         return;
     load_head(row_of<T>(a.qkv, r) + h * dim, dim, q[warp]);
     int n = a.segs.pos0[seg] + r - a.segs.row0[seg] + 1;
-    paged<P> source = {(const P *)a.kv.k,
-                       (const P *)a.kv.v,
-                       a.kv.k_scale,
-                       a.kv.v_scale,
-                       pages_of(a, seg),
-                       a.kv.page_rows,
-                       a.heads.kv_heads,
-                       h / (a.heads.heads / a.heads.kv_heads),
-                       dim};
+    page_rows<P> source = pages_for<P>(a, seg, h, dim);
     attend(a, source, q[warp], n, row_of<T>(a.out, r) + h * dim);
-}
-
-template <class T>
-static __device__ packed<T> packed_at(const struct hzp_mat &qkv, const struct hzp_heads &heads,
-                                      int h, int row0)
-{
-    const T *k =
-        row_of<T>(qkv, row0) + (heads.heads + h / (heads.heads / heads.kv_heads)) * heads.dim;
-    return packed<T>{k, k + heads.kv_heads * heads.dim, qkv.stride};
 }
 
 template <class T> static __global__ void attn_packed(struct hzp_attn_packed_args a, int tiles)
@@ -267,7 +201,7 @@ template <class T> static __global__ void attn_packed(struct hzp_attn_packed_arg
         return;
     int before = a.qkv.rows - a.out.rows, first = a.segs.row0[seg] - a.segs.pos0[seg];
     load_head(row_of<T>(a.qkv, before + r) + h * dim, dim, q[warp]);
-    packed<T> source = packed_at<T>(a.qkv, a.heads, h, before + first);
+    packed_rows<T> source = rows_for<T>(a.qkv, a.heads, before + first, h, dim);
     float lse = attend(a, source, q[warp], r - first + 1, row_of<T>(a.out, r) + h * dim);
     if (a.lse && threadIdx.x % 32 == 0)
         a.lse[(int64_t)r * a.heads.heads + h] = lse;
@@ -359,7 +293,7 @@ static __global__ void packed_bwd_q(struct hzp_attn_packed_bwd_args a, int tiles
     if (threadIdx.x % 32 == 0)
         delta[(int64_t)r * a.heads.heads + h] = d;
     int row0 = a.segs.row0[seg];
-    packed<T> source = packed_at<T>(a.qkv, a.heads, h, row0);
+    packed_rows<T> source = rows_for<T>(a.qkv, a.heads, row0, h, dim);
     for (int p = first_seen(a.window, r - row0); p <= r - row0; p++) {
         float v[PARTS];
         spread(source.k(p), dim, k);

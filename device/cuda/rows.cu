@@ -7,10 +7,6 @@
 
 enum { THREADS = 256 };
 
-#define EACH(i, count)                                                                             \
-    for (int64_t i = blockIdx.x * (int64_t)blockDim.x + threadIdx.x; i < (count);                  \
-         i += (int64_t)gridDim.x * blockDim.x)
-
 /* y[r] = x[index[r] - first], with conversion from one type to another; zeros where x has no such
  * row. */
 template <class T, class U, int N>
@@ -34,39 +30,34 @@ template <class T, class U>
 static int pick(struct hzp_lane *lane, const struct hzp_mat &x, const struct hzp_mat &y,
                 const int32_t *index, int32_t first, const char *op)
 {
-    int64_t count = (int64_t)y.rows * y.cols;
-    if (count == 0)
-        return HZP_OK;
-    if (wide(&x) && wide(&y))
-        start_few(lane, y.rows, grid_for(lane, count / 8, THREADS), THREADS, 0, pick_rows<T, U, 8>,
-                  x, y, index, first);
-    else
-        start_few(lane, y.rows, grid_for(lane, count, THREADS), THREADS, 0, pick_rows<T, U, 1>, x,
-                  y, index, first);
-    return hzp_cuda_launched(lane, op);
+    return by_width(lane, y, wide(&x) && wide(&y), op, [&](auto n, unsigned grid) {
+        start_few(lane, y.rows, grid, ELEMENT_THREADS, 0, pick_rows<T, U, decltype(n)::value>, x, y,
+                  index, first);
+    });
 }
 
 extern "C" int hzp_cuda_embed(struct hzp_lane *lane, const void *args)
 {
     const struct hzp_embed_args *a = (const struct hzp_embed_args *)args;
-    return a->table.type == HZP_BF16
-               ? pick<uint16_t, float>(lane, a->table, a->y, a->id, a->first, "embed")
-               : pick<float, float>(lane, a->table, a->y, a->id, a->first, "embed");
+    return with_type(a->table.type, [&](auto *t) {
+        return pick<elem_of<decltype(t)>, float>(lane, a->table, a->y, a->id, a->first, "embed");
+    });
 }
 
 extern "C" int hzp_cuda_gather(struct hzp_lane *lane, const void *args)
 {
     const struct hzp_gather_args *a = (const struct hzp_gather_args *)args;
-    return a->y.type == HZP_BF16 ? pick<uint16_t, uint16_t>(lane, a->x, a->y, a->index, 0, "gather")
-                                 : pick<float, float>(lane, a->x, a->y, a->index, 0, "gather");
+    return with_type(a->y.type, [&](auto *t) {
+        using T = elem_of<decltype(t)>;
+        return pick<T, T>(lane, a->x, a->y, a->index, 0, "gather");
+    });
 }
 
 template <class T>
 static __global__ void scatter(struct hzp_mat x, struct hzp_mat y, const int32_t *index)
 {
-    int64_t count = (int64_t)x.rows * x.cols;
-    for (int64_t i = blockIdx.x * (int64_t)blockDim.x + threadIdx.x; i < count;
-         i += (int64_t)gridDim.x * blockDim.x) {
+    EACH(i, (int64_t)x.rows * x.cols)
+    {
         int64_t r = i / x.cols, c = i % x.cols;
         row_of<T>(y, index[r])[c] = row_of<T>(x, r)[c];
     }
@@ -76,16 +67,9 @@ static __global__ void scatter(struct hzp_mat x, struct hzp_mat y, const int32_t
 extern "C" int hzp_cuda_scatter(struct hzp_lane *lane, const void *args)
 {
     const struct hzp_scatter_args *a = (const struct hzp_scatter_args *)args;
-    int64_t count = (int64_t)a->x.rows * a->x.cols;
-    if (count == 0)
-        return HZP_OK;
-    if (a->x.type == HZP_BF16)
-        start(lane, grid_for(lane, count, THREADS), THREADS, 0, scatter<uint16_t>, a->x, a->y,
-              a->index);
-    else
-        start(lane, grid_for(lane, count, THREADS), THREADS, 0, scatter<float>, a->x, a->y,
-              a->index);
-    return hzp_cuda_launched(lane, "scatter");
+    return by_element(lane, a->x, false, "scatter", [&](auto *t, auto, unsigned grid) {
+        start(lane, grid, ELEMENT_THREADS, 0, scatter<elem_of<decltype(t)>>, a->x, a->y, a->index);
+    });
 }
 
 /* ---- rmsnorm: one block per row ---- */
@@ -375,18 +359,10 @@ template <class T, int N> static __global__ void swiglu(struct hzp_swiglu_args a
 extern "C" int hzp_cuda_swiglu(struct hzp_lane *lane, const void *args)
 {
     const struct hzp_swiglu_args *a = (const struct hzp_swiglu_args *)args;
-    int64_t count = (int64_t)a->y.rows * a->y.cols;
-    if (count == 0)
-        return HZP_OK;
-    return with_type(a->y.type, [&](auto *t) {
-        using T = elem_of<decltype(t)>;
-        if (wide(&a->x) && wide(&a->y))
-            start_few(lane, a->y.rows, grid_for(lane, count / 8, THREADS), THREADS, 0, swiglu<T, 8>,
-                      *a);
-        else
-            start_few(lane, a->y.rows, grid_for(lane, count, THREADS), THREADS, 0, swiglu<T, 1>,
-                      *a);
-        return hzp_cuda_launched(lane, "swiglu");
+    bool eight = wide(&a->x) && wide(&a->y);
+    return by_element(lane, a->y, eight, "swiglu", [&](auto *t, auto n, unsigned grid) {
+        start_few(lane, a->y.rows, grid, ELEMENT_THREADS, 0,
+                  swiglu<elem_of<decltype(t)>, decltype(n)::value>, *a);
     });
 }
 
@@ -404,28 +380,18 @@ template <class T, class U, int N> static __global__ void cast(struct hzp_cast_a
     }
 }
 
-template <class T, class U> static int cast_as(struct hzp_lane *lane, const struct hzp_cast_args *a)
-{
-    int64_t count = (int64_t)a->y.rows * a->y.cols;
-    struct hzp_cast_args scaled = *a;
-    scaled.scale = a->scale ? a->scale : 1;
-    if (wide(&a->x) && wide(&a->y))
-        start(lane, grid_for(lane, count / 8, THREADS), THREADS, 0, cast<T, U, 8>, scaled);
-    else
-        start(lane, grid_for(lane, count, THREADS), THREADS, 0, cast<T, U, 1>, scaled);
-    return hzp_cuda_launched(lane, "cast");
-}
-
 extern "C" int hzp_cuda_cast(struct hzp_lane *lane, const void *args)
 {
-    const struct hzp_cast_args *a = (const struct hzp_cast_args *)args;
-    if (a->y.rows == 0 || a->y.cols == 0)
-        return HZP_OK;
-    if (a->x.type == HZP_BF16)
-        return a->y.type == HZP_BF16 ? cast_as<uint16_t, uint16_t>(lane, a)
-                                     : cast_as<uint16_t, float>(lane, a);
-    return a->y.type == HZP_BF16 ? cast_as<float, uint16_t>(lane, a)
-                                 : cast_as<float, float>(lane, a);
+    struct hzp_cast_args a = *(const struct hzp_cast_args *)args;
+    bool eight = wide(&a.x) && wide(&a.y);
+    a.scale = a.scale ? a.scale : 1;
+    return by_element(lane, a.y, eight, "cast", [&](auto *u, auto n, unsigned grid) {
+        with_type(a.x.type, [&](auto *t) {
+            start(lane, grid, ELEMENT_THREADS, 0,
+                  cast<elem_of<decltype(t)>, elem_of<decltype(u)>, decltype(n)::value>, a);
+            return HZP_OK;
+        });
+    });
 }
 
 template <class T, int N> static __global__ void fill(struct hzp_fill_args a)
@@ -444,16 +410,8 @@ template <class T, int N> static __global__ void fill(struct hzp_fill_args a)
 extern "C" int hzp_cuda_fill(struct hzp_lane *lane, const void *args)
 {
     const struct hzp_fill_args *a = (const struct hzp_fill_args *)args;
-    int64_t count = (int64_t)a->y.rows * a->y.cols;
-    if (count == 0)
-        return HZP_OK;
-    return with_type(a->y.type, [&](auto *t) {
-        using T = elem_of<decltype(t)>;
-        if (wide(&a->y))
-            start(lane, grid_for(lane, count / 8, THREADS), THREADS, 0, fill<T, 8>, *a);
-        else
-            start(lane, grid_for(lane, count, THREADS), THREADS, 0, fill<T, 1>, *a);
-        return hzp_cuda_launched(lane, "fill");
+    return by_element(lane, a->y, wide(&a->y), "fill", [&](auto *t, auto n, unsigned grid) {
+        start(lane, grid, ELEMENT_THREADS, 0, fill<elem_of<decltype(t)>, decltype(n)::value>, *a);
     });
 }
 
@@ -490,15 +448,8 @@ template <class T, int N> static __global__ void noise(struct hzp_noise_args a)
 extern "C" int hzp_cuda_noise(struct hzp_lane *lane, const void *args)
 {
     const struct hzp_noise_args *a = (const struct hzp_noise_args *)args;
-    int64_t count = (int64_t)a->y.rows * a->y.cols;
-    if (count == 0)
-        return HZP_OK;
-    return with_type(a->y.type, [&](auto *t) {
-        using T = elem_of<decltype(t)>;
-        if (wide(&a->y) && a->first % 4 == 0)
-            start(lane, grid_for(lane, count / 8, THREADS), THREADS, 0, noise<T, 8>, *a);
-        else
-            start(lane, grid_for(lane, count, THREADS), THREADS, 0, noise<T, 1>, *a);
-        return hzp_cuda_launched(lane, "noise");
+    bool eight = wide(&a->y) && a->first % 4 == 0;
+    return by_element(lane, a->y, eight, "noise", [&](auto *t, auto n, unsigned grid) {
+        start(lane, grid, ELEMENT_THREADS, 0, noise<elem_of<decltype(t)>, decltype(n)::value>, *a);
     });
 }

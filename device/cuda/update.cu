@@ -8,10 +8,6 @@
 
 enum { THREADS = 256, PARTS_MAX = 1024 };
 
-#define EACH(i, count)                                                                             \
-    for (int64_t i = blockIdx.x * (int64_t)blockDim.x + threadIdx.x; i < (count);                  \
-         i += (int64_t)gridDim.x * blockDim.x)
-
 static unsigned parts_for(int64_t count)
 {
     return (unsigned)HZP_MAX((int64_t)1,

@@ -201,19 +201,17 @@ static int open_zmq(const struct hzp_ranks_settings *settings, const char *recor
     HZP_TRY(hzp_link_connect_zmq(ret->link, hzp_control_addresses(*ret_control), config->meet_s,
                                  config->stop, config->ctx, reterr));
     ret->runs = share.runs;
-    hzp_lock_take(&ret->lock);
+    HZP_LOCKED(&ret->lock);
     ret->generation = share.generation;
-    hzp_lock_release(&ret->lock);
     return HZP_OK;
 }
 
 /* Shows the control messages, which have met, to other threads. */
 static void show(struct hzp_ranks *ranks, struct hzp_control *control)
 {
-    hzp_lock_take(&ranks->lock);
+    HZP_LOCKED(&ranks->lock);
     ranks->control = control;
     ranks->linked = true;
-    hzp_lock_release(&ranks->lock);
 }
 
 /* Takes link and control messages from the other threads, and closes them. */
@@ -393,11 +391,10 @@ static void keep_loss(struct hzp_ranks *ranks)
 {
     struct hzp_ranks_standing now;
     hzp_ranks_standing(ranks, &now);
-    hzp_lock_take(&ranks->lock);
+    HZP_LOCKED(&ranks->lock);
     ranks->losses = now.losses;
     ranks->lost_rank = now.lost_rank;
     memcpy(ranks->why, now.why, sizeof(ranks->why));
-    hzp_lock_release(&ranks->lock);
 }
 
 int hzp_ranks_rejoin(const struct hzp_ranks_config *config, struct hzp_ranks *ranks,
@@ -410,11 +407,10 @@ int hzp_ranks_rejoin(const struct hzp_ranks_config *config, struct hzp_ranks *ra
 
 void hzp_ranks_rejoined(struct hzp_ranks *ranks)
 {
-    hzp_lock_take(&ranks->lock);
+    HZP_LOCKED(&ranks->lock);
     ranks->lost_rank = -1;
     ranks->why[0] = 0;
     ranks->rejoins++;
-    hzp_lock_release(&ranks->lock);
 }
 
 /* ---- other threads ---- */
@@ -424,19 +420,17 @@ static struct hzp_control *borrow(struct hzp_ranks *ranks)
 {
     if (!ranks->made)
         return NULL;
-    hzp_lock_take(&ranks->lock);
+    HZP_LOCKED(&ranks->lock);
     struct hzp_control *control = ranks->control;
     ranks->users += control != NULL;
-    hzp_lock_release(&ranks->lock);
     return control;
 }
 
 static void give_back(struct hzp_ranks *ranks)
 {
-    hzp_lock_take(&ranks->lock);
+    HZP_LOCKED(&ranks->lock);
     if (--ranks->users == 0)
         pthread_cond_signal(&ranks->unused);
-    hzp_lock_release(&ranks->lock);
 }
 
 void hzp_ranks_abort(struct hzp_ranks *ranks, const char *why)
@@ -461,7 +455,7 @@ void hzp_ranks_standing(struct hzp_ranks *ranks, struct hzp_ranks_standing *ret)
     ret->lost_rank = -1;
     if (!ranks->made)
         return;
-    hzp_lock_take(&ranks->lock);
+    HZP_LOCKED(&ranks->lock);
     ret->lost_rank = lost >= 0 ? lost : ranks->lost_rank;
     snprintf(ret->why, sizeof(ret->why), "%s", lost >= 0 ? why : ranks->why);
     ret->meeting = !control && ranks->linked;
@@ -469,7 +463,6 @@ void hzp_ranks_standing(struct hzp_ranks *ranks, struct hzp_ranks_standing *ret)
     ret->rejoins = ranks->rejoins;
     ret->generation = ranks->generation;
     ret->wire_bytes = link.wire_bytes;
-    hzp_lock_release(&ranks->lock);
 }
 
 bool hzp_ranks_rank(struct hzp_ranks *ranks, int rank, struct hzp_control_state *ret)

@@ -374,7 +374,7 @@ void hzp_control_state(struct hzp_control *c, int rank, struct hzp_control_state
     bool self = rank == c->config.rank;
     char why[HZP_CONTROL_TEXT];
     bool lost = hzp_control_lost(c, why, sizeof(why)) == rank;
-    hzp_lock_take(&c->lock);
+    HZP_LOCKED(&c->lock);
     const struct hzp_peer *p = &c->peer[rank];
     *ret = (struct hzp_control_state){
         .known = self || rank == 0 || c->config.rank == 0,
@@ -391,7 +391,6 @@ void hzp_control_state(struct hzp_control *c, int rank, struct hzp_control_state
         .waits_s =
             p->beat.missing < 0 || now < p->waits_ns ? 0 : (double)(now - p->waits_ns) * 1e-9,
     };
-    hzp_lock_release(&c->lock);
 }
 
 int hzp_control_lost(struct hzp_control *c, char *why, size_t size)

@@ -93,7 +93,7 @@ void hzp_control_take_piece(struct hzp_control *c, int rank, const void *data, s
 /* Puts the question.  HZP_EBUSY: another caller waits for an answer. */
 static int put(struct hzp_control *c, uint64_t from_ns, size_t bytes)
 {
-    hzp_lock_take(&c->lock);
+    HZP_LOCKED(&c->lock);
     int r = c->asking ? HZP_EBUSY : HZP_OK;
     if (r == HZP_OK) {
         c->asking = true;
@@ -105,17 +105,15 @@ static int put(struct hzp_control *c, uint64_t from_ns, size_t bytes)
             c->peer[i].text_whole = false;
         }
     }
-    hzp_lock_release(&c->lock);
     return r;
 }
 
 static bool all_answered(struct hzp_control *c)
 {
     bool all = true;
-    hzp_lock_take(&c->lock);
+    HZP_LOCKED(&c->lock);
     for (int i = 1; i < c->config.ranks; i++)
         all &= c->peer[i].text_whole || c->peer[i].lost || c->peer[i].left;
-    hzp_lock_release(&c->lock);
     return all;
 }
 
@@ -142,10 +140,9 @@ int hzp_control_timeline(struct hzp_control *c, uint64_t from_ns, struct hzp_chr
     hzp_timeline_write(chrome, 0, from_ns, 0, bytes);
     for (uint64_t now = hzp_now_ns(); !all_answered(c) && now < end; now = hzp_now_ns())
         hzp_wake_wait(&c->told_spans, HZP_MIN(end - now, (uint64_t)200000000));
-    hzp_lock_take(&c->lock);
+    HZP_LOCKED(&c->lock);
     for (int r = 1; r < ranks; r++)
         write_rank(c, r, chrome);
     c->asking = false;
-    hzp_lock_release(&c->lock);
     return HZP_OK;
 }

@@ -46,14 +46,13 @@ static void tell_loss(struct hzp_control *c)
 static void note_beat(struct hzp_control *c, int rank, const struct hzp_control_beat *beat)
 {
     struct hzp_peer *p = &c->peer[rank];
-    hzp_lock_take(&c->lock);
+    HZP_LOCKED(&c->lock);
     if (beat->missing < 0 || beat->missing != p->beat.missing || beat->done != p->beat.done) {
         p->waits_ns = hzp_now_ns();
     }
     p->beat = *beat;
     if (!c->config.rank)
         hzp_stragglers_note(&c->stragglers, rank, beat->rate);
-    hzp_lock_release(&c->lock);
 }
 
 /* Sets this rank's clock by an answer of rank 0: of the newest answers the one with the shortest
@@ -70,9 +69,8 @@ static void note_answer(struct hzp_control *c, const struct hzp_control_ping *pi
     for (uint32_t i = 1; i < known; i++)
         if (c->ping[i].trip_ns < c->ping[best].trip_ns)
             best = i;
-    hzp_lock_take(&c->lock);
+    HZP_LOCKED(&c->lock);
     c->peer[c->config.rank].beat.ahead_ns = c->ping[best].ahead_ns;
-    hzp_lock_release(&c->lock);
 }
 
 static void handle_ping(struct hzp_control *c, int rank, const void *data)
@@ -127,10 +125,8 @@ static bool is_alive(struct hzp_control *c, const struct hzp_control_hello *hell
 {
     if (hello->rank <= 0 || hello->rank >= c->config.ranks)
         return true; /* there is no such rank */
-    hzp_lock_take(&c->lock);
-    bool alive = c->peer[hello->rank].said_ns > since;
-    hzp_lock_release(&c->lock);
-    return alive;
+    HZP_LOCKED(&c->lock);
+    return c->peer[hello->rank].said_ns > since;
 }
 
 /* Whether a rank that says hello after all have met is refused.  Not at once, and not before the
@@ -285,9 +281,8 @@ static struct hzp_control_beat own_beat(struct hzp_control *c, uint64_t now,
     hzp_meter_read(meter);
     hzp_stragglers_report(c->meter, meter, beat.rate);
     memcpy(c->meter, meter, sizeof(meter));
-    hzp_lock_take(&c->lock);
+    HZP_LOCKED(&c->lock);
     beat.ahead_ns = c->peer[c->config.rank].beat.ahead_ns;
-    hzp_lock_release(&c->lock);
     return beat;
 }
 

@@ -45,8 +45,7 @@ void hzp_page_table_destroy(struct hzp_page_table *t)
 {
     if (!t)
         return;
-    if (t->table)
-        hzp_device_free(t->dev, HZP_MEM_DEVICE, t->table);
+    hzp_device_free(t->dev, HZP_MEM_DEVICE, t->table);
     free(t->host);
     free(t);
 }

@@ -396,16 +396,11 @@ void hzp_train_space_destroy(struct hzp_train_space *s)
 {
     if (!s)
         return;
-    if (s->memory)
-        hzp_device_free(s->dev, HZP_MEM_DEVICE, s->memory);
-    if (s->state)
-        hzp_device_free(s->dev, HZP_MEM_DEVICE, s->state);
-    if (s->result)
-        hzp_device_free(s->dev, HZP_MEM_HOST, s->result);
-    if (s->copied_row)
-        hzp_device_free(s->dev, HZP_MEM_HOST, s->copied_row);
-    if (s->square)
-        hzp_device_free(s->dev, HZP_MEM_HOST, s->square);
+    hzp_device_free(s->dev, HZP_MEM_DEVICE, s->memory);
+    hzp_device_free(s->dev, HZP_MEM_DEVICE, s->state);
+    hzp_device_free(s->dev, HZP_MEM_HOST, s->result);
+    hzp_device_free(s->dev, HZP_MEM_HOST, s->copied_row);
+    hzp_device_free(s->dev, HZP_MEM_HOST, s->square);
     hzp_units_free(&s->grads);
     hzp_units_free(&s->sums);
     hzp_units_free(&s->totals);

@@ -72,8 +72,7 @@ static int measure_graphs(struct hzp_device *dev, struct hzp_driver_memory *ret)
         r = measure(dev, lane, x, MANY, graph + 2 * GRAPHS, &many);
     for (int i = 0; i < HZP_COUNT(graph); i++)
         hzp_graph_close(dev, graph[i]);
-    if (x)
-        hzp_device_free(dev, HZP_MEM_DEVICE, x);
+    hzp_device_free(dev, HZP_MEM_DEVICE, x);
     hzp_lane_close(lane);
     if (begun && (r == HZP_EUNSUP || r == HZP_ENOMEM)) {
         assume_graphs(few, ret);

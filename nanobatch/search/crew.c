@@ -67,11 +67,9 @@ void hzp_crew_destroy(struct hzp_crew *c)
         return;
     struct hzp_device *dev = c->config.rig->config.model->dev;
     hzp_exec_destroy(c->exec);
-    if (c->lane)
-        hzp_lane_close(c->lane);
+    hzp_lane_close(c->lane);
     for (int i = 0; i < 2; i++)
-        if (c->memory[i])
-            hzp_device_free(dev, HZP_MEM_DEVICE, c->memory[i]);
+        hzp_device_free(dev, HZP_MEM_DEVICE, c->memory[i]);
     hzp_plan_fini(&c->plan);
     free(c);
 }

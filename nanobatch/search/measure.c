@@ -191,8 +191,7 @@ void hzp_measure_destroy(struct hzp_measure *m)
     if (!m)
         return;
     hzp_fence_close(m->fence);
-    if (m->lane)
-        hzp_lane_close(m->lane);
+    hzp_lane_close(m->lane);
     hzp_plan_fini(&m->plan);
     free(m->part);
     free(m->span);

@@ -267,8 +267,7 @@ static void close_pair(struct pair *p)
 {
     for (int i = 0; i < 2; i++) {
         hzp_fence_close(p->side[i].fence);
-        if (p->side[i].lane)
-            hzp_lane_close(p->side[i].lane);
+        hzp_lane_close(p->side[i].lane);
     }
     hzp_plan_fini(&p->plan);
     free(p);

@@ -95,8 +95,7 @@ void hzp_rig_destroy(struct hzp_rig *rig)
     hzp_train_space_destroy(rig->train);
     hzp_serve_space_destroy(rig->space);
     hzp_batch_destroy(rig->batch);
-    if (rig->pages)
-        hzp_device_free(rig->config.model->dev, HZP_MEM_DEVICE, rig->pages);
+    hzp_device_free(rig->config.model->dev, HZP_MEM_DEVICE, rig->pages);
     free(rig->kv);
     free(rig);
 }

@@ -9,7 +9,6 @@
 #include "base/version.h"
 #include "base/json_file.h"
 
-#include <errno.h>
 #include <inttypes.h>
 #include <limits.h>
 #include <math.h>
@@ -206,21 +205,14 @@ int hzp_search_save(const char *path, const struct hzp_tables *tables,
         HZP_TRY(hzp_dir_make(temporary, NULL, reterr));
         *slash = '/';
     }
-    json_t *root = file_json(tables, plans);
-    FILE *file = root ? fopen(temporary, "w") : NULL;
-    bool bad = !file;
-    int error = errno;
-    if (file) {
-        bad = json_dumpf(root, file, JSON_REAL_PRECISION(12) | JSON_COMPACT | JSON_SORT_KEYS) < 0 ||
-              fflush(file) != 0 || fsync(fileno(file)) < 0;
-        bad |= fclose(file) != 0;
-        bad = bad || rename(temporary, path) < 0;
-        error = errno;
-        if (bad)
-            unlink(temporary);
-    }
+    const size_t flags = JSON_REAL_PRECISION(12) | JSON_COMPACT | JSON_SORT_KEYS;
+    json_t *root = file_json(tables, plans); /* NULL: no memory, then there is no text either */
+    char *text = json_dumps(root, flags);
     json_decref(root);
-    return bad ? hzp_fail(reterr, HZP_EIO, "%s: %s", path, strerror(error)) : HZP_OK;
+    int r = text ? hzp_file_put_by(path, temporary, 0666, text, strlen(text), reterr)
+                 : hzp_fail(reterr, HZP_ENOMEM, "%s: out of memory", path);
+    free(text);
+    return r;
 }
 
 /* ---- reading ---- */

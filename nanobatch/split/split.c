@@ -32,17 +32,15 @@ void hzp_split_fini(struct hzp_split *split)
 
 void hzp_split_set_policy(struct hzp_split *split, const struct hzp_policy *policy)
 {
-    hzp_lock_take(&split->lock);
+    HZP_LOCKED(&split->lock);
     split->wanted = *policy;
     atomic_store(&split->changed, true);
-    hzp_lock_release(&split->lock);
 }
 
 void hzp_split_policy(struct hzp_split *split, struct hzp_policy *ret)
 {
-    hzp_lock_take(&split->lock);
+    HZP_LOCKED(&split->lock);
     *ret = split->wanted;
-    hzp_lock_release(&split->lock);
 }
 
 void hzp_split_read(struct hzp_split *split, uint64_t now_ns, struct hzp_split_report *ret)
@@ -64,14 +62,13 @@ static void take_policy(struct hzp_split *split)
 {
     if (!atomic_load_explicit(&split->changed, memory_order_relaxed))
         return;
-    hzp_lock_take(&split->lock);
+    HZP_LOCKED(&split->lock);
     uint64_t itl_ns = split->derived.itl ? 0 : split->policy.itl_ns;
     uint64_t ttft_ns = split->derived.ttft ? 0 : split->policy.ttft_ns;
     hzp_seen_forget(&split->seen, itl_ns != split->wanted.itl_ns, ttft_ns != split->wanted.ttft_ns);
     split->policy = split->wanted;
     split->derived.itl = split->derived.ttft = false;
     atomic_store(&split->changed, false);
-    hzp_lock_release(&split->lock);
 }
 
 /* A goal that the operator has not set is derived from what it would be without training. */
@@ -517,7 +514,7 @@ static void report(struct hzp_split *split, const struct hzp_split_step *step, d
 {
     const struct hzp_seen *seen = &split->seen;
     struct hzp_split_report *r = &split->report;
-    hzp_lock_take(&split->lock);
+    HZP_LOCKED(&split->lock);
     enum hzp_split_limit limit = step->rows ? step->limit : HZP_LIMIT_IDLE;
     r->limited[limit]++;
     for (int i = 0; i < HZP_LIMIT_COUNT; i++)
@@ -550,7 +547,6 @@ static void report(struct hzp_split *split, const struct hzp_split_step *step, d
                                          HZP_WINDOW_VALUES],
                            1);
     }
-    hzp_lock_release(&split->lock);
 }
 
 void hzp_split_ended(struct hzp_split *split, const struct hzp_split_step *step,

@@ -171,6 +171,8 @@ static void lines_can_be_json(void **state)
     assert_string_equal(json_of("a \"b\"\n\tc\\"), LINE("\"a \\\"b\\\"\\u000a\\u0009c\\\\\""));
     assert_string_equal(json_of("M\xc3\xbc\xff\xe2\x82"),
                         LINE("\"M\xc3\xbc\\ufffd\\ufffd\\ufffd\""));
+    /* half a surrogate pair is no character */
+    assert_string_equal(json_of("\xed\xa0\x80"), LINE("\"\\ufffd\\ufffd\\ufffd\""));
     assert_string_equal(json_of("a=1"), LINE("\"\",\"a\":1"));
     assert_string_equal(json_of(""), LINE("\"\""));
     /* A quote that does not end: still JSON. */

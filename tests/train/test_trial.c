@@ -13,10 +13,11 @@ static const struct hzp_trials_config bounds = {
 static void note(struct hzp_trials *trials, uint64_t version, bool trial, int32_t tokens,
                  double logprob)
 {
-    hzp_trials_note_begun(trials, version, trial);
+    hzp_trials_note(trials, version, trial, &(struct hzp_trial_side){.requests = 1});
     for (int32_t i = 0; i < tokens; i++)
-        hzp_trials_note_token(trials, version, trial, logprob);
-    hzp_trials_note_ended(trials, version, trial, false, false);
+        hzp_trials_note(trials, version, trial,
+                        &(struct hzp_trial_side){.tokens = 1, .logprob = logprob});
+    hzp_trials_note(trials, version, trial, &(struct hzp_trial_side){.ended = 1});
 }
 
 /* --- The verdict ------------------------------------------------------------------------------ */
@@ -69,10 +70,11 @@ static void test_verdict(void **state)
 
     /* one that failed, at once */
     hzp_trials_begin(t, 9, 6, 2000);
-    hzp_trials_note_begun(t, 9, true);
-    hzp_trials_note_ended(t, 9, true, false, true);
+    const struct hzp_trial_side failed = {.failed = 1};
+    hzp_trials_note(t, 9, true, &(struct hzp_trial_side){.requests = 1});
+    hzp_trials_note(t, 9, true, &failed);
     assert_int_equal(hzp_trials_verdict(t, 2000), HZP_VERDICT_DROP);
-    hzp_trials_note_ended(t, 9, false, false, true); /* on the other side, too */
+    hzp_trials_note(t, 9, false, &failed); /* on the other side, too */
     assert_int_equal(hzp_trials_verdict(t, 2000), HZP_VERDICT_NONE);
     hzp_trials_end(t, HZP_TRIAL_WITHDRAWN, "why");
     assert_string_equal(newest(t).reason, "why");
@@ -87,14 +89,15 @@ static void test_scores(void **state)
         note(t, 7, false, 1, -1);
         note(t, 7, true, 1, -1);
     }
-    hzp_trials_score(t, 7, true, -1, false, 0);
+    hzp_trials_note(t, 7, true, &(struct hzp_trial_side){.scores = 1, .score = -1});
     assert_int_equal(hzp_trials_verdict(t, 0), HZP_VERDICT_PROMOTE); /* nothing to compare with */
-    hzp_trials_score(t, 7, false, 0, false, 0);
+    hzp_trials_note(t, 7, false, &(struct hzp_trial_side){.scores = 1});
     assert_int_equal(hzp_trials_verdict(t, 0), HZP_VERDICT_DROP);
-    hzp_trials_score(t, 7, true, -0.25, true, -1); /* another opinion */
+    hzp_trials_note(t, 7, true, &(struct hzp_trial_side){.score = 0.75}); /* another opinion */
     assert_int_equal(hzp_trials_verdict(t, 0), HZP_VERDICT_PROMOTE);
     assert_int_equal(newest(t).side[1].scores, 1);
-    hzp_trials_score(t, 6, true, -1, false, 0); /* not of this trial */
+    /* not of this trial */
+    hzp_trials_note(t, 6, true, &(struct hzp_trial_side){.scores = 1, .score = -1});
     assert_int_equal(newest(t).side[1].scores, 1);
 
     struct hzp_err_text text;

@@ -30,7 +30,7 @@ int hzp_text_grow(void *array, size_t *cap, size_t need, size_t size);
 int hzp_textbuf_append(struct hzp_textbuf *buf, const char *data, size_t bytes);
 void hzp_textbuf_fini(struct hzp_textbuf *buf);
 
-/* Bytes as a JSON string: invalid UTF-8 becomes U+FFFD.  NULL: no memory. */
+/* Bytes as a JSON string (text NULL: none): invalid UTF-8 becomes U+FFFD.  NULL: no memory. */
 json_t *hzp_text_json(const char *text, size_t bytes);
 
 /* HZP_ENOMEM, or 0 with the ids appended. */

@@ -262,9 +262,8 @@ static int cut_at_mark(const json_t *content, struct hzp_textbuf *text, struct h
     while (!found && at-- > 0)
         found = text->bytes - at >= mark && !memcmp(text->data + at, END_MARK, mark);
     if (!found || at < n - from || memcmp(text->data + at - (n - from), said + from, n - from) != 0)
-        return hzp_fail_param(reterr, HZP_EINVAL, "continue_final_message",
-                              "continue_final_message: the template does not show the last "
-                              "message's content as it is");
+        return hzp_wrong(reterr, "continue_final_message",
+                         ": the template does not show the last message's content as it is");
     bool trims = at + mark >= text->bytes || text->data[at + mark] != ' ';
     while (trims && n > from && blank(said[n - 1]))
         n--, at--;
@@ -281,8 +280,7 @@ int hzp_chat_render(const struct hzp_chat *chat, const struct hzp_chat_request *
         marked.messages = messages = marked_messages(request->messages, &content);
         if (!content) {
             json_decref(messages);
-            return hzp_fail_param(reterr, HZP_EINVAL, "continue_final_message",
-                                  "continue_final_message: the last message has no content");
+            return hzp_wrong(reterr, "continue_final_message", ": the last message has no content");
         }
     }
     json_t *vars = variables(chat, &marked);

@@ -165,8 +165,7 @@ static int shown_answer(struct check *c, const char *text, size_t bytes, bool *r
 
 static int left_out(struct check *c, const char *param)
 {
-    return hzp_fail_param(c->reterr, HZP_EINVAL, param,
-                          "%s: the model's chat template leaves it out", param);
+    return hzp_wrong(c->reterr, param, ": the model's chat template leaves it out");
 }
 
 static const char *role_of(const json_t *message)
@@ -184,9 +183,8 @@ static int check_text(struct check *c, const json_t *text, const json_t *message
                                                   : shown_answer(c, said, n, &is));
     if (is)
         return HZP_OK;
-    return hzp_fail_param(c->reterr, HZP_EINVAL, param,
-                          "%s: the model's chat template leaves it out (role \"%.40s\")", param,
-                          role);
+    return hzp_wrong(c->reterr, param, ": the model's chat template leaves it out (role \"%.40s\")",
+                     role);
 }
 
 static int check_content(struct check *c, const json_t *message, size_t at)

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A request's messages: checked, and in the form that the template reads. */
 #include "base/json.h"
+#include "base/words.h"
 #include "text/chat/chat_form.h"
 
 #include <stdio.h>
@@ -22,17 +23,11 @@ static bool nothing(const json_t *value)
 
 const json_t *hzp_chat_part(const json_t *part)
 {
-    static const char *const types[] = {"text", "input_text", "output_text"};
-    const json_t *type = json_object_get(part, "type"), *text = json_object_get(part, "text");
-    if (is(type, "refusal"))
-        text = json_object_get(part, "refusal");
-    else if (json_is_string(type)) {
-        bool known = false;
-        for (int i = 0; i < HZP_COUNT(types); i++)
-            known |= is(type, types[i]);
-        if (!known)
-            return NULL;
-    }
+    const char *type = json_string_value(json_object_get(part, "type"));
+    if (type && !hzp_among("text input_text output_text refusal", type))
+        return NULL;
+    bool refusal = type && !strcmp(type, "refusal");
+    const json_t *text = json_object_get(part, refusal ? "refusal" : "text");
     return json_is_string(text) ? text : NULL;
 }
 
@@ -69,10 +64,8 @@ static int bad_part(size_t at, size_t i, const json_t *part, struct hzp_err_text
     snprintf(param, sizeof(param), "messages[%zu].content[%zu]", at, i);
     if (type && (strstr(type, "image") || strstr(type, "video") || strstr(type, "audio") ||
                  strstr(type, "file")))
-        return hzp_fail_param(reterr, HZP_EINVAL, param,
-                              "%s: a part of type %.40s: this model reads text only", param, type);
-    return hzp_fail_param(reterr, HZP_EINVAL, param,
-                          "%s: a part must be an object with the type text and a text", param);
+        return hzp_wrong(reterr, param, ": a part of type %.40s: this model reads text only", type);
+    return hzp_wrong(reterr, param, ": a part must be an object with the type text and a text");
 }
 
 static enum hzp_chat_role role_of(const json_t *message)
@@ -120,8 +113,7 @@ static int set_content(const struct hzp_chat_form *form, json_t *message, size_t
     }
     if (!json_is_array(content)) {
         snprintf(param, sizeof(param), "messages[%zu].content", at);
-        return hzp_fail_param(reterr, HZP_EINVAL, param,
-                              "%s must be a string or a list of text parts", param);
+        return hzp_wrong(reterr, param, "must be a string or a list of text parts");
     }
     json_t *list = json_array();
     json_array_foreach(content, i, part)
@@ -215,14 +207,13 @@ static int check_calls(const struct hzp_chat_form *form, json_t *message, size_t
     }
     snprintf(param, sizeof(param), "messages[%zu].tool_calls", at);
     if (!json_is_array(calls))
-        return hzp_fail_param(reterr, HZP_EINVAL, param, "%s must be a list", param);
+        return hzp_wrong(reterr, param, "must be a list");
     json_array_foreach(calls, i, call)
     {
         json_t *function = json_object_get(call, "function");
         snprintf(param, sizeof(param), "messages[%zu].tool_calls[%zu]", at, i);
         if (!json_is_object(function) || !hzp_json_is_text(json_object_get(function, "name")))
-            return hzp_fail_param(reterr, HZP_EINVAL, param, "%s must have a function with a name",
-                                  param);
+            return hzp_wrong(reterr, param, "must have a function with a name");
         HZP_TRY(set_arguments(form, function, param, reterr));
         drop_nulls(call);
         drop_nulls(function);
@@ -265,8 +256,7 @@ static int set_function_call(json_t *message, size_t at, struct hzp_err_text *re
         return HZP_OK;
     snprintf(param, sizeof(param), "messages[%zu].function_call", at);
     if (!json_is_object(call) || json_object_get(message, "tool_calls"))
-        return hzp_fail_param(reterr, HZP_EINVAL, param,
-                              "%s must be an object, and not beside tool_calls", param);
+        return hzp_wrong(reterr, param, "must be an object, and not beside tool_calls");
     snprintf(id, sizeof(id), "call%05zu", at % 100000); /* as long as Mistral's templates want it */
     json_object_set_new(
         message, "tool_calls",
@@ -313,15 +303,13 @@ static int check_role(const struct hzp_chat *chat, json_t *message, size_t at,
                       struct hzp_err_text *reterr)
 {
     const json_t *role = json_object_get(message, "role");
-    static const char *const usual[] = {"system", "user", "assistant", "tool", "function"};
     char param[64];
     snprintf(param, sizeof(param), "messages[%zu].role", at);
     if (!hzp_json_is_text(role) || !json_string_length(role))
-        return hzp_fail_param(reterr, HZP_EINVAL, param, "%s must be a string such as user", param);
-    for (int i = 0; i < HZP_COUNT(usual); i++)
-        if (is(role, usual[i]))
-            return HZP_OK;
+        return hzp_wrong(reterr, param, "must be a string such as user");
     const char *name = json_string_value(role);
+    if (hzp_among("system user assistant tool function", name))
+        return HZP_OK;
     if (is(role, "developer")) {
         if (!hzp_chat_form(chat)->developer)
             json_object_set_new(message, "role", json_string("system"));
@@ -329,9 +317,8 @@ static int check_role(const struct hzp_chat *chat, json_t *message, size_t at,
     }
     if (hzp_chat_form(chat)->any_role || hzp_chat_mentions(chat, name))
         return HZP_OK;
-    return hzp_fail_param(reterr, HZP_EINVAL, param,
-                          "%s: the model's chat template does not know the role \"%.40s\"", param,
-                          name);
+    return hzp_wrong(reterr, param, ": the model's chat template does not know the role \"%.40s\"",
+                     name);
 }
 
 static int check_message(const struct hzp_chat *chat, json_t *message, size_t at,
@@ -341,7 +328,7 @@ static int check_message(const struct hzp_chat *chat, json_t *message, size_t at
     char param[64];
     snprintf(param, sizeof(param), "messages[%zu]", at);
     if (!json_is_object(message))
-        return hzp_fail_param(reterr, HZP_EINVAL, param, "%s must be an object", param);
+        return hzp_wrong(reterr, param, "must be an object");
     drop_nulls(message);
     HZP_TRY(check_role(chat, message, at, reterr));
     set_reasoning(form, message);
@@ -471,8 +458,7 @@ int hzp_chat_messages(const struct hzp_chat *chat, const json_t *messages, json_
 {
     *ret = NULL;
     if (!json_is_array(messages) || !json_array_size(messages))
-        return hzp_fail_param(reterr, HZP_EINVAL, "messages",
-                              "messages must be a list of at least one message");
+        return hzp_wrong(reterr, "messages", "must be a list of at least one message");
     json_t *copy = hzp_json_copy(messages);
     struct rebuilt to = {.list = json_array(),
                          .from = malloc((2 * json_array_size(messages) + 1) * sizeof(*to.from))};

@@ -170,9 +170,7 @@ bool hzp_json_scan(struct hzp_json_scan *s, char c)
 bool hzp_json_is(const char *text, size_t bytes, bool controls, bool object)
 {
     struct hzp_json_scan s = {.controls = controls};
-    size_t i = 0;
-    while (i < bytes && hzp_is_blank(text[i]))
-        i++;
+    size_t i = hzp_blanks(text, bytes);
     if (object && (i == bytes || text[i] != '{'))
         return false;
     for (; i < bytes; i++)

@@ -7,7 +7,7 @@
  */
 #pragma once
 
-#include "base/base.h"
+#include "base/chars.h"
 
 enum { HZP_SCAN_DEPTH_MAX = 1024 };
 
@@ -47,8 +47,3 @@ bool hzp_json_scan(struct hzp_json_scan *scan, char c);
 
 /* Whether the text is one JSON value, perhaps between blanks; object: an object. */
 bool hzp_json_is(const char *text, size_t bytes, bool controls, bool object);
-
-static inline bool hzp_is_blank(char c)
-{
-    return c == ' ' || c == '\n' || c == '\r' || c == '\t';
-}

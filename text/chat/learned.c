@@ -93,8 +93,7 @@ static int marked_weight(const json_t *message, const char *list, size_t i, floa
             continue;
         snprintf(param, sizeof(param), "%s[%zu].%s", list, i, name);
         if (!json_is_boolean(mark))
-            return hzp_fail_param(reterr, HZP_EINVAL, param,
-                                  "%s must be true or false; \"weight\" takes a number", param);
+            return hzp_wrong(reterr, param, "must be true or false; \"weight\" takes a number");
         if (json_is_true(mark) == (name[0] == 'm'))
             *ret = 0;
     }
@@ -112,12 +111,11 @@ int hzp_message_weight(const json_t *message, const char *list, size_t i, bool a
     double w = json_number_value(weight);
     snprintf(param, sizeof(param), "%s[%zu].weight", list, i);
     if (!json_is_number(weight) || !hzp_weight_valid(w))
-        return hzp_fail_param(reterr, HZP_EINVAL, param,
-                              "%s must be 0, or a number from %g to %g, or the negative of one",
-                              param, HZP_WEIGHT_MIN, HZP_WEIGHT_MAX);
+        return hzp_wrong(reterr, param,
+                         "must be 0, or a number from %g to %g, or the negative of one",
+                         HZP_WEIGHT_MIN, HZP_WEIGHT_MAX);
     if (!assistant && w != 0)
-        return hzp_fail_param(reterr, HZP_EINVAL, param,
-                              "%s: only what the assistant says is learned", param);
+        return hzp_wrong(reterr, param, ": only what the assistant says is learned");
     *ret = (float)w;
     return HZP_OK;
 }
@@ -138,9 +136,8 @@ static int check_learned(struct maker *m, size_t i, const struct hzp_jinja_outpu
                    (i + 1 < json_array_size(m->messages) && m->from[i + 1] == at);
     snprintf(param, sizeof(param), "messages[%zu]", at);
     if (divided)
-        return hzp_fail_param(m->reterr, HZP_EINVAL, param,
-                              "%s: the model's chat template shows either content or tool_calls",
-                              param);
+        return hzp_wrong(m->reterr, param,
+                         ": the model's chat template shows either content or tool_calls");
     return hzp_chat_check_whole(json_array_get(m->given, at), at, &text->text, m->reterr);
 }
 
@@ -150,8 +147,7 @@ static int encode(struct maker *m, const char *text, size_t bytes, struct hzp_to
 {
     m->encoded += bytes;
     if (m->encoded > ENCODED_MAX)
-        return hzp_fail_param(m->reterr, HZP_EINVAL, "messages",
-                              "messages: too many turns for their length");
+        return hzp_wrong(m->reterr, "messages", ": too many turns for their length");
     return hzp_tokenizer_encode(m->tok, text, bytes, HZP_TOKENIZER_PARSE_SPECIAL, INT32_MAX, out,
                                 m->reterr);
 }
@@ -215,10 +211,9 @@ static int fill_text(struct maker *m, const struct hzp_jinja_output *text, const
         HZP_TRY(set_weights(ret, &room, first + keep, ret->tokens.n, 0));
         at = part[i].to;
         if (ret->tokens.n > (size_t)m->max_tokens)
-            return hzp_fail_param(
-                m->reterr, HZP_EINVAL, "messages",
-                "messages: the example has at least %zu tokens, the maximum is %d", ret->tokens.n,
-                m->max_tokens);
+            return hzp_wrong(m->reterr, "messages",
+                             ": the example has at least %zu tokens, the maximum is %d",
+                             ret->tokens.n, m->max_tokens);
     }
     return HZP_OK;
 }
@@ -259,10 +254,10 @@ static int from_spans(struct maker *m, struct hzp_learned_texts *ret)
         if (--left == 0 && w != 0) /* earlier ones may be there without their reasoning */
             HZP_TRY(check_learned(m, i, &m->whole));
         if (!paired && w != 1)
-            return hzp_fail_param(m->reterr, HZP_EINVAL, "messages",
-                                  "messages: the template does not show which text is message "
-                                  "%zu's, so it cannot have a weight of its own",
-                                  m->from[i]);
+            return hzp_wrong(m->reterr, "messages",
+                             ": the template does not show which text is message %zu's, so it "
+                             "cannot have a weight of its own",
+                             m->from[i]);
         if (paired) {
             add_part(m, m->whole.span[at].from, m->whole.span[at].to, w);
             at++;
@@ -336,15 +331,14 @@ static int read_more(struct maker *m, const json_t *example)
         if (!value || json_is_null(value))
             continue;
         if (json_typeof(value) != fields[i].type)
-            return hzp_fail_param(m->reterr, HZP_EINVAL, fields[i].name, "%s must be %s",
-                                  fields[i].name,
-                                  fields[i].type == JSON_ARRAY ? "a list" : "an object");
+            return hzp_wrong(m->reterr, fields[i].name, "must be %s",
+                             fields[i].type == JSON_ARRAY ? "a list" : "an object");
         if (fields[i].type == JSON_OBJECT || json_array_size(value))
             *at[i] = value;
     }
     if (m->request.documents && !hzp_chat_uses(m->chat, m->request.tools != NULL, "documents"))
-        return hzp_fail_param(m->reterr, HZP_EINVAL, "documents",
-                              "documents: the model's chat template has no place for documents");
+        return hzp_wrong(m->reterr, "documents",
+                         ": the model's chat template has no place for documents");
     return HZP_OK;
 }
 
@@ -375,8 +369,8 @@ static int make(struct maker *m, const json_t *example, struct hzp_learned_texts
     HZP_TRY(hzp_chat_check(m->chat, &m->request, m->given, &m->whole.text, m->reterr));
     HZP_TRY(m->whole.spans ? from_spans(m, ret) : from_turns(m, ret));
     if (ret->n == before)
-        return hzp_fail_param(m->reterr, HZP_EINVAL, "messages",
-                              "messages: nothing is learned: no assistant message has a weight");
+        return hzp_wrong(m->reterr, "messages",
+                         ": nothing is learned: no assistant message has a weight");
     return HZP_OK;
 }
 

@@ -2,6 +2,7 @@
 #include "text/chat/reply_parts.h"
 
 #include "base/arena.h"
+#include "base/utf8.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -144,18 +145,10 @@ void hzp_reply_drop(struct hzp_reply *reply)
     reply->blanks = 0;
 }
 
-static size_t codes_of(const char *text, size_t bytes)
-{
-    size_t codes = 0;
-    for (size_t i = 0; i < bytes; i++)
-        codes += ((unsigned char)text[i] & 0xC0) != 0x80;
-    return codes;
-}
-
 /* Code points of the text that have been taken and will not be taken again. */
 static size_t codes_taken(const struct hzp_reply *reply)
 {
-    return reply->codes - codes_of(reply->redo.data, reply->redo.bytes);
+    return reply->codes - hzp_utf8_count(reply->redo.data, reply->redo.bytes);
 }
 
 /* Content or reasoning, which the text has from this code point on. */
@@ -167,18 +160,16 @@ static int put_text(struct hzp_reply *reply, enum hzp_reply_kind kind, const cha
     if (!more)
         open_part(reply, kind, 0, code);
     HZP_TRY(hzp_reply_put(reply, kind, text, bytes));
-    reply->part[reply->parts - 1].code_to = code + codes_of(text, bytes);
+    reply->part[reply->parts - 1].code_to = code + hzp_utf8_count(text, bytes);
     return HZP_OK;
 }
 
 int hzp_reply_release(struct hzp_reply *reply, size_t n, enum hzp_reply_kind kind)
 {
-    size_t skip = 0;
     char *text = reply->held.data;
-    while (reply->after_mark && skip < n && hzp_is_blank(text[skip]))
-        skip++;
+    size_t skip = reply->after_mark ? hzp_blanks(text, n) : 0;
     if (n > skip) {
-        size_t behind = codes_of(text + skip, reply->held.bytes - skip);
+        size_t behind = hzp_utf8_count(text + skip, reply->held.bytes - skip);
         reply->after_mark = false;
         HZP_TRY(put_text(reply, kind, text + skip, n - skip, codes_taken(reply) - behind));
     }
@@ -275,7 +266,7 @@ int32_t hzp_reply_reasoned(const struct hzp_reply *reply, const int32_t *offset,
         const struct hzp_reply_span *span = &reply->span[i];
         /* what is held may become the mark of its end */
         size_t to = span->to == SIZE_MAX
-                        ? reply->codes - codes_of(reply->held.data, reply->held.bytes)
+                        ? reply->codes - hzp_utf8_count(reply->held.data, reply->held.bytes)
                         : span->to;
         sum += first_token(offset, tokens, to) - first_token(offset, tokens, span->from);
     }

@@ -45,12 +45,7 @@ static void make_id(const struct hzp_reply *reply, char *id, size_t size)
 bool hzp_reply_set_name(struct hzp_reply *reply, const char *text, size_t bytes)
 {
     struct hzp_reply_reading *reading = &reply->reading;
-    while (bytes && hzp_is_blank(*text)) {
-        text++;
-        bytes--;
-    }
-    while (bytes && hzp_is_blank(text[bytes - 1]))
-        bytes--;
+    hzp_trim(&text, &bytes);
     if (!bytes || bytes > HZP_CALL_NAME_MAX || memchr(text, 0, bytes))
         return false;
     memcpy(reading->name, text, bytes);

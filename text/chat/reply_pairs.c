@@ -159,12 +159,7 @@ static int keep_value(struct hzp_reply *reply, size_t bytes)
     const char *text = reply->held.data + reading->from;
     json_t *value;
     if (!reading->text && hzp_json_is(text, bytes, false, false)) {
-        while (bytes && hzp_is_blank(*text)) {
-            text++;
-            bytes--;
-        }
-        while (bytes && hzp_is_blank(text[bytes - 1]))
-            bytes--;
+        hzp_trim(&text, &bytes);
         value = json_stringn_nocheck(text, bytes);
     } else {
         char *quoted = quote(text, bytes);

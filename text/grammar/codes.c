@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "text/grammar/codes.h"
 
+#include "base/chars.h"
 #include "base/utf8.h"
 
 #include <stdlib.h>
@@ -118,11 +119,7 @@ uint32_t hzp_code_hex(const char *text, size_t bytes, size_t at, int n)
 {
     uint32_t value = 0;
     for (int i = 0; i < n; i++) {
-        char c = at + (size_t)i < bytes ? text[at + (size_t)i] : '?';
-        int digit = c >= '0' && c <= '9'   ? c - '0'
-                    : c >= 'a' && c <= 'f' ? c - 'a' + 10
-                    : c >= 'A' && c <= 'F' ? c - 'A' + 10
-                                           : -1;
+        int digit = at + (size_t)i < bytes ? hzp_hex_digit(text[at + (size_t)i]) : -1;
         if (digit < 0)
             return UINT32_MAX;
         value = value << 4 | (uint32_t)digit;

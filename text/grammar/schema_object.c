@@ -87,18 +87,6 @@ static int name_valid(struct object *o, const char *name)
 
 /* ---- declared members ---- */
 
-/* Where a member may begin behind the given nodes: behind the brace, or a comma. */
-static int32_t begin_member(struct object *o, int32_t none, int32_t some)
-{
-    struct hzp_rules *rules = o->s->rules;
-    int32_t begin = hzp_rules_node(rules);
-    if (none >= 0)
-        hzp_rules_empty(rules, none, begin);
-    if (some >= 0)
-        hzp_rules_empty(rules, hzp_json_blanks(o->s, hzp_rules_text(rules, some, ",", 1)), begin);
-    return begin;
-}
-
 static int32_t add_value(struct object *o, int32_t from, int32_t rule)
 {
     from = hzp_json_blanks(o->s, hzp_rules_text(o->s->rules, from, ":", 1));
@@ -111,6 +99,22 @@ static bool counts(const struct object *o)
     return o->last > 1 || o->most >= 0;
 }
 
+/* Where a further one begins behind c members: behind the brace, or a comma.  -1: nowhere. */
+static int32_t begin_member(struct object *o, int32_t c)
+{
+    struct hzp_rules *rules = o->s->rules;
+    bool both = !counts(o); /* none and some go on alike */
+    int32_t some = c ? o->node[c] : both ? o->node[1] : -1;
+    if ((both && c) || (c == o->last && o->most >= 0 && !both) || o->most == 0)
+        return -1;
+    int32_t begin = hzp_rules_node(rules);
+    if (!c)
+        hzp_rules_empty(rules, o->node[0], begin);
+    if (some >= 0)
+        hzp_rules_empty(rules, hzp_json_blanks(o->s, hzp_rules_text(rules, some, ",", 1)), begin);
+    return begin;
+}
+
 /* A member with a name: from each number of members to the next. */
 static void add_property(struct object *o, const char *name, int32_t rule, bool required)
 {
@@ -119,13 +123,9 @@ static void add_property(struct object *o, const char *name, int32_t rule, bool 
     for (int32_t c = 0; c <= o->last; c++)
         to[c] = hzp_rules_node(rules);
     for (int32_t c = 0; c <= o->last; c++) {
-        bool both = !counts(o); /* none and some go on alike */
-        if ((both && c) || (c == o->last && o->most >= 0 && !both) || o->most == 0)
+        int32_t begin = begin_member(o, c);
+        if (begin < 0)
             continue;
-        int32_t begin = begin_member(o, c ? -1 : o->node[0],
-                                     c      ? o->node[c]
-                                     : both ? o->node[1]
-                                            : -1);
         int32_t end = add_value(o, hzp_json_text(o->s, begin, name, strlen(name)), rule);
         hzp_rules_empty(rules, end, to[HZP_MIN(c + 1, o->last)]);
     }
@@ -277,14 +277,9 @@ static int add_class(struct object *o, const struct class_of_names *class)
     hzp_rules_bytes(rules, hzp_regular_add(rules, quote, class->names), '"', '"',
                     rules->rule[rule].last);
     for (int32_t c = 0; c <= o->last; c++) {
-        bool both = !counts(o);
-        if ((both && c) || (c == o->last && o->most >= 0 && !both) || o->most == 0 ||
-            c + 1 < o->least)
+        int32_t begin = c + 1 < o->least ? -1 : begin_member(o, c);
+        if (begin < 0)
             continue;
-        int32_t begin = begin_member(o, c ? -1 : o->node[0],
-                                     c      ? o->node[c]
-                                     : both ? o->node[1]
-                                            : -1);
         int32_t end = add_value(o, hzp_rules_then(rules, begin, rule), value);
         hzp_rules_empty(rules, end, o->node[HZP_MIN(c + 1, o->last)]);
     }

@@ -2,6 +2,7 @@
 /* text/grammar/schema_valid.c - whether a given value satisfies a schema: for the values of enum
  * and const, and for names of properties. */
 #include "base/arena.h"
+#include "base/utf8.h"
 #include "text/grammar/regex.h"
 #include "text/grammar/schema_parts.h"
 
@@ -110,21 +111,13 @@ static int number_valid(const json_t *value, const json_t *schema)
     return of == 0 || fmod(v, of) == 0;
 }
 
-static size_t code_points(const char *text, size_t bytes)
-{
-    size_t n = 0;
-    for (size_t i = 0; i < bytes; i++)
-        n += ((uint8_t)text[i] & 0xC0) != 0x80;
-    return n;
-}
-
 static int string_valid(struct hzp_schema *s, const json_t *value, const json_t *schema)
 {
     const char *text = json_string_value(value);
     size_t bytes = json_string_length(value);
     const json_t *pattern = json_object_get(schema, "pattern"),
                  *format = json_object_get(schema, "format");
-    int valid = within(schema, "minLength", "maxLength", (double)code_points(text, bytes));
+    int valid = within(schema, "minLength", "maxLength", (double)hzp_utf8_count(text, bytes));
     if (valid > 0 && pattern)
         valid = json_is_string(pattern)
                     ? hzp_schema_matches(s, json_string_value(pattern), json_string_length(pattern),

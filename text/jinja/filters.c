@@ -11,15 +11,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-static struct jval text_of(struct jrun *r, struct jval v)
-{
-    return hzp_j_str(&r->m, v);
-}
-
 /* Unlike str.title: a word begins after white space, a dash or an opening bracket. */
 static J_BUILTIN(f_title)
 {
-    struct jval s = text_of(r, v);
+    struct jval s = hzp_j_str(&r->m, v);
     struct jbuf buf = {0};
     size_t from = 0;
     for (size_t at = 0; at <= s.s->bytes && hzp_j_step(&r->m, 1);) {
@@ -40,14 +35,14 @@ static J_BUILTIN(f_title)
 
 static J_BUILTIN(f_string)
 {
-    return text_of(r, v);
+    return hzp_j_str(&r->m, v);
 }
 
 static J_BUILTIN(f_replace)
 {
     struct jval old = hzp_j_str(&r->m, arg[0]), new = hzp_j_str(&r->m, arg[1]);
     int64_t count = arg[2].type == J_NONE ? -1 : hzp_j_arg_int(r, arg[2], "count", -1);
-    return hzp_j_replace(r, text_of(r, v), old, new, count);
+    return hzp_j_replace(r, hzp_j_str(&r->m, v), old, new, count);
 }
 
 static J_BUILTIN(f_default)
@@ -59,7 +54,7 @@ static J_BUILTIN(f_default)
 
 static J_BUILTIN(f_safe)
 {
-    struct jval s = text_of(r, v);
+    struct jval s = hzp_j_str(&r->m, v);
     s.markup = true;
     return s;
 }
@@ -71,7 +66,7 @@ static J_BUILTIN(f_escape)
 
 static J_BUILTIN(f_forceescape)
 {
-    v = text_of(r, v);
+    v = hzp_j_str(&r->m, v);
     v.markup = false;
     return hzp_j_escape(r, v);
 }
@@ -87,7 +82,7 @@ static J_BUILTIN(f_format)
         for (size_t i = 0; i < all->n; i++)
             hzp_j_push(&r->m, values.l, all->pos[i]);
     }
-    return hzp_j_percent(r, text_of(r, v), values);
+    return hzp_j_percent(r, hzp_j_str(&r->m, v), values);
 }
 
 /* Every line but the first is indented, empty ones only if asked for. */
@@ -100,8 +95,7 @@ static J_BUILTIN(f_indent)
     bool first = hzp_j_truth(arg[1]), blank = hzp_j_truth(arg[2]);
     if (pad.type != J_STRING) {
         int64_t width = hzp_j_arg_int(r, pad, "width", 4);
-        for (int64_t i = 0; i < width && hzp_j_step(&r->m, 1); i++)
-            hzp_j_add(&r->m, &spaces, " ", 1);
+        hzp_j_repeat(&r->m, &spaces, " ", 1, width);
         pad = hzp_j_take(&r->m, &spaces);
     }
     if (s.markup)
@@ -119,16 +113,14 @@ static J_BUILTIN(f_indent)
             hzp_j_add(&r->m, &buf, pad.s->text, pad.s->bytes);
         p = line ? line + 1 : end;
     }
-    struct jval got = hzp_j_take(&r->m, &buf);
-    got.markup = s.markup;
-    return got;
+    return hzp_j_take_as(&r->m, &buf, s.markup);
 }
 
 static J_BUILTIN(f_center)
 {
     struct jval width = arg[0].type == J_UNSET ? hzp_j_int(80) : arg[0];
     const struct jargs args = {.pos = &width, .n = 1};
-    struct jval s = text_of(r, v);
+    struct jval s = hzp_j_str(&r->m, v);
     return hzp_j_builtin_call(r, hzp_j_builtin_find(J_STR_METHOD, "center", 6), s, &args);
 }
 
@@ -242,8 +234,7 @@ static J_BUILTIN(f_tojson)
     struct jval indent = arg[1], item = {0}, colon = {0};
     if (indent.type == J_INT || indent.type == J_BOOL) {
         int64_t width = indent.type == J_INT ? indent.i : indent.b;
-        for (int64_t i = 0; i < width && hzp_j_step(&r->m, 1); i++)
-            hzp_j_add(&r->m, &spaces, " ", 1);
+        hzp_j_repeat(&r->m, &spaces, " ", 1, width);
         indent = hzp_j_take(&r->m, &spaces);
     }
     if (indent.type == J_STRING) {

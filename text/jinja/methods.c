@@ -292,9 +292,7 @@ static J_BUILTIN(s_join)
             each = hzp_j_escape(r, each);
         hzp_j_add(&r->m, &buf, each.s->text, each.s->bytes);
     }
-    struct jval got = hzp_j_take(&r->m, &buf);
-    got.markup = v.markup;
-    return got;
+    return hzp_j_take_as(&r->m, &buf, v.markup);
 }
 
 /* ---- padding ---- */
@@ -311,14 +309,10 @@ static J_BUILTIN(s_justify)
         return v;
     int64_t width = more + hzp_j_codes(v);
     int64_t left = how == IN_THE_MIDDLE ? more / 2 + (more & width & 1) : how == AT_END ? more : 0;
-    for (int64_t i = 0; i < left && hzp_j_step(&r->m, 1); i++)
-        hzp_j_add(&r->m, &buf, fill.s->text, fill.s->bytes);
+    hzp_j_repeat(&r->m, &buf, fill.s->text, fill.s->bytes, left);
     hzp_j_add(&r->m, &buf, v.s->text, v.s->bytes);
-    for (int64_t i = left; i < more && hzp_j_step(&r->m, 1); i++)
-        hzp_j_add(&r->m, &buf, fill.s->text, fill.s->bytes);
-    struct jval got = hzp_j_take(&r->m, &buf);
-    got.markup = v.markup;
-    return got;
+    hzp_j_repeat(&r->m, &buf, fill.s->text, fill.s->bytes, more - left);
+    return hzp_j_take_as(&r->m, &buf, v.markup);
 }
 
 static J_BUILTIN(s_zfill)
@@ -329,8 +323,7 @@ static J_BUILTIN(s_zfill)
     if (more <= 0)
         return v;
     hzp_j_add(&r->m, &buf, v.s->text, sign);
-    for (int64_t i = 0; i < more && hzp_j_step(&r->m, 1); i++)
-        hzp_j_add(&r->m, &buf, "0", 1);
+    hzp_j_repeat(&r->m, &buf, "0", 1, more);
     hzp_j_add(&r->m, &buf, v.s->text + sign, v.s->bytes - sign);
     return hzp_j_take(&r->m, &buf);
 }

@@ -85,11 +85,8 @@ static struct jval repeat(struct jrun *r, struct jval v, int64_t times)
 {
     if (v.type == J_STRING) {
         struct jbuf buf = {0};
-        for (int64_t i = 0; i < times && v.s->bytes && hzp_j_step(&r->m, 1); i++)
-            hzp_j_add(&r->m, &buf, v.s->text, v.s->bytes);
-        struct jval text = hzp_j_take(&r->m, &buf);
-        text.markup = v.markup;
-        return text;
+        hzp_j_repeat(&r->m, &buf, v.s->text, v.s->bytes, v.s->bytes ? times : 0);
+        return hzp_j_take_as(&r->m, &buf, v.markup);
     }
     struct jval list = hzp_j_list(&r->m, v.l->kind);
     for (int64_t i = 0; i < times && v.l->n && !r->m.failed; i++)
@@ -108,9 +105,7 @@ static struct jval join_strings(struct jrun *r, struct jval a, struct jval b)
         b = hzp_j_escape(r, b);
     hzp_j_add(&r->m, &buf, a.s->text, a.s->bytes);
     hzp_j_add(&r->m, &buf, b.s->text, b.s->bytes);
-    struct jval text = hzp_j_take(&r->m, &buf);
-    text.markup = markup;
-    return text;
+    return hzp_j_take_as(&r->m, &buf, markup);
 }
 
 static struct jval join_lists(struct jrun *r, const struct jlist *a, const struct jlist *b)

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Expressions, by Jinja's grammar and its order of operators. */
+#include "base/words.h"
 #include "text/jinja/builtins.h"
 #include "text/jinja/parser.h"
 
@@ -53,17 +54,22 @@ static struct jnode *parse_name(struct jparser *p)
     return node;
 }
 
+/* Whether another item follows before the closing bracket; takes the comma that is between them. */
+static bool another(struct jparser *p, bool first, const char *end)
+{
+    if (p->m->failed || hzp_j_is(p, T_OP, end))
+        return false;
+    if (!first)
+        hzp_j_expect(p, T_OP, ",");
+    return !hzp_j_is(p, T_OP, end);
+}
+
 static struct jnode *parse_list(struct jparser *p)
 {
     struct jnode *node = hzp_j_node(p, N_LIST);
     p->at++;
-    while (!p->m->failed && !hzp_j_is(p, T_OP, "]")) {
-        if (node->n)
-            hzp_j_expect(p, T_OP, ",");
-        if (hzp_j_is(p, T_OP, "]"))
-            break;
+    while (another(p, !node->n, "]"))
         hzp_j_nodes_add(p, node, hzp_j_parse_expr(p, true));
-    }
     hzp_j_expect(p, T_OP, "]");
     return node;
 }
@@ -72,11 +78,7 @@ static struct jnode *parse_dict(struct jparser *p)
 {
     struct jnode *node = hzp_j_node(p, N_DICT);
     p->at++;
-    while (!p->m->failed && !hzp_j_is(p, T_OP, "}")) {
-        if (node->n)
-            hzp_j_expect(p, T_OP, ",");
-        if (hzp_j_is(p, T_OP, "}"))
-            break;
+    while (another(p, !node->n, "}")) {
         hzp_j_nodes_add(p, node, hzp_j_parse_expr(p, true));
         hzp_j_expect(p, T_OP, ":");
         hzp_j_nodes_add(p, node, hzp_j_parse_expr(p, true));
@@ -207,14 +209,8 @@ static void add_keyword(struct jparser *p, struct jnode *call)
 
 void hzp_j_parse_arguments(struct jparser *p, struct jnode *call)
 {
-    bool first = true;
     hzp_j_expect(p, T_OP, "(");
-    while (!p->m->failed && !hzp_j_is(p, T_OP, ")")) {
-        if (!first)
-            hzp_j_expect(p, T_OP, ",");
-        first = false;
-        if (hzp_j_is(p, T_OP, ")"))
-            break;
+    for (bool first = true; another(p, first, ")"); first = false) {
         const struct jtoken *next = hzp_j_peek(p);
         if (hzp_j_skip_if(p, T_OP, "*"))
             call->b = hzp_j_parse_expr(p, true);
@@ -300,9 +296,7 @@ static bool begins_test_argument(const struct jparser *p)
 {
     const struct jtoken *token = hzp_j_now(p);
     if (token->kind == T_NAME)
-        return !hzp_j_is(p, T_NAME, "else") && !hzp_j_is(p, T_NAME, "or") &&
-               !hzp_j_is(p, T_NAME, "and") && !hzp_j_is(p, T_NAME, "is") &&
-               !hzp_j_is(p, T_NAME, "if");
+        return hzp_word_at("else or and is if", token->text, (size_t)token->bytes) < 0;
     return token->kind == T_STRING || token->kind == T_INT || token->kind == T_FLOAT ||
            hzp_j_is(p, T_OP, "[") || hzp_j_is(p, T_OP, "{");
 }

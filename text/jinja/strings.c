@@ -100,9 +100,7 @@ struct jval hzp_j_escape(struct jrun *r, struct jval v)
         else
             hzp_j_add(&r->m, &buf, &c, 1);
     }
-    struct jval got = hzp_j_take(&r->m, &buf);
-    got.markup = true;
-    return got;
+    return hzp_j_take_as(&r->m, &buf, true);
 }
 
 /* ---- upper and lower case ---- */
@@ -198,9 +196,7 @@ struct jval hzp_j_case(struct jrun *r, struct jval s, enum jcase how)
         else
             put(r, &buf, lower_of(code));
     }
-    struct jval got = hzp_j_take(&r->m, &buf);
-    got.markup = s.markup;
-    return got;
+    return hzp_j_take_as(&r->m, &buf, s.markup);
 }
 
 /* ---- s % values ---- */
@@ -229,19 +225,15 @@ static struct jval next_value(struct format *f)
 
 static void pad(struct format *f, const char *text, size_t bytes, const struct spec *spec)
 {
-    int64_t codes = 0;
     struct jmem *m = &f->r->m;
-    for (size_t i = 0; i < bytes; i++)
-        codes += ((uint8_t)text[i] & 0xC0) != 0x80;
+    int64_t more = spec->width - (int64_t)hzp_utf8_count(text, bytes);
     bool sign = bytes && (text[0] == '-' || text[0] == '+');
     bool zero = spec->zero && !spec->minus && strchr("dixXofFeEgG", spec->type);
     if (zero && sign)
         hzp_j_add(m, &f->buf, text, 1);
-    for (int64_t i = codes; i < spec->width && !spec->minus && hzp_j_step(m, 1); i++)
-        hzp_j_add(m, &f->buf, zero ? "0" : " ", 1);
+    hzp_j_repeat(m, &f->buf, zero ? "0" : " ", 1, spec->minus ? 0 : more);
     hzp_j_add(m, &f->buf, text + (zero && sign), bytes - (zero && sign));
-    for (int64_t i = codes; i < spec->width && spec->minus && hzp_j_step(m, 1); i++)
-        hzp_j_add(m, &f->buf, " ", 1);
+    hzp_j_repeat(m, &f->buf, " ", 1, spec->minus ? more : 0);
 }
 
 static void format_number(struct format *f, struct jval v, const struct spec *spec)
@@ -388,9 +380,7 @@ struct jval hzp_j_percent(struct jrun *r, struct jval s, struct jval values)
     if (!r->m.failed && f.used < (many ? values.l->n : 1) && values.type != J_DICT &&
         (many || values.type != J_LIST))
         return hzp_j_fail(&r->m, "not all arguments converted during string formatting");
-    struct jval got = hzp_j_take(&r->m, &f.buf);
-    got.markup = s.markup;
-    return got;
+    return hzp_j_take_as(&r->m, &f.buf, s.markup);
 }
 
 J_BUILTIN(hzp_j_do_case)

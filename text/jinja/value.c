@@ -315,9 +315,22 @@ void hzp_j_add_text(struct jmem *m, struct jbuf *buf, const char *text)
     hzp_j_add(m, buf, text, strlen(text));
 }
 
+void hzp_j_repeat(struct jmem *m, struct jbuf *buf, const char *text, size_t bytes, int64_t times)
+{
+    for (int64_t i = 0; i < times && hzp_j_step(m, 1); i++)
+        hzp_j_add(m, buf, text, bytes);
+}
+
+struct jval hzp_j_take_as(struct jmem *m, struct jbuf *buf, bool markup)
+{
+    struct jval text = hzp_j_borrow(m, buf->n ? buf->text : "", buf->n);
+    text.markup = markup;
+    return text;
+}
+
 struct jval hzp_j_take(struct jmem *m, struct jbuf *buf)
 {
-    return hzp_j_borrow(m, buf->n ? buf->text : "", buf->n);
+    return hzp_j_take_as(m, buf, false);
 }
 
 /* ---- asking values ---- */
@@ -389,12 +402,9 @@ double hzp_j_number(struct jval v)
 int64_t hzp_j_codes(struct jval string)
 {
     struct jstr *s = string.s;
-    if (s->codes >= 0)
-        return s->codes;
-    int64_t codes = 0;
-    for (size_t i = 0; i < s->bytes; i++)
-        codes += ((uint8_t)s->text[i] & 0xC0) != 0x80;
-    return s->codes = codes;
+    if (s->codes < 0)
+        s->codes = (int64_t)hzp_utf8_count(s->text, s->bytes);
+    return s->codes;
 }
 
 size_t hzp_j_offset(struct jval string, int64_t code)

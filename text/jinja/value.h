@@ -168,7 +168,9 @@ static inline struct jval hzp_j_undefined(const char *name)
 /* Appends to a text that grows. */
 void hzp_j_add(struct jmem *m, struct jbuf *buf, const char *text, size_t bytes);
 void hzp_j_add_text(struct jmem *m, struct jbuf *buf, const char *text); /* NUL-terminated */
+void hzp_j_repeat(struct jmem *m, struct jbuf *buf, const char *text, size_t bytes, int64_t times);
 struct jval hzp_j_take(struct jmem *m, struct jbuf *buf); /* the buffer as a string */
+struct jval hzp_j_take_as(struct jmem *m, struct jbuf *buf, bool markup);
 
 /* ---- asking values ---- */
 

@@ -2,6 +2,7 @@
 #include "text/tokenizer/decoder.h"
 
 #include "base/arena.h"
+#include "base/chars.h"
 #include "text/tokenizer/tokenizer_json.h"
 #include "text/tokenizer/vocab.h"
 
@@ -161,18 +162,8 @@ static int fallback_byte(const char *text, size_t bytes)
 {
     if (bytes != 6 || memcmp(text, "<0x", 3) != 0 || text[5] != '>')
         return -1;
-    int value = 0;
-    for (int i = 3; i < 5; i++) {
-        char c = text[i];
-        int digit = c >= '0' && c <= '9'   ? c - '0'
-                    : c >= 'A' && c <= 'F' ? c - 'A' + 10
-                    : c >= 'a' && c <= 'f' ? c - 'a' + 10
-                                           : -1;
-        if (digit < 0)
-            return -1;
-        value = value * 16 + digit;
-    }
-    return value;
+    int high = hzp_hex_digit(text[3]), low = hzp_hex_digit(text[4]);
+    return high < 0 || low < 0 ? -1 : high << 4 | low;
 }
 
 static int bytes_of(const char *text, size_t bytes, struct hzp_textbuf *out)

@@ -36,9 +36,8 @@ int hzp_stop_init(struct hzp_stop *stop, const char *const *strings, const size_
                               HZP_STOP_MAX);
     for (int i = 0; i < n; i++)
         if (bytes[i] == 0 || bytes[i] > HZP_STOP_BYTES_MAX)
-            return hzp_fail_param(reterr, HZP_EINVAL, "stop",
-                                  "stop string %d has %zu bytes, not 1 to %d", i, bytes[i],
-                                  HZP_STOP_BYTES_MAX);
+            return hzp_wrong(reterr, "stop", "string %d has %zu bytes, not 1 to %d", i, bytes[i],
+                             HZP_STOP_BYTES_MAX);
     if (n > 0)
         stop->strings = hzp_xcalloc((size_t)n, sizeof(*stop->strings));
     stop->n = n;

@@ -139,11 +139,10 @@ static void publish_older(struct hzp_trainer *t, struct hzp_trainer_older *older
     t->version_loss_sum = t->version_weight_sum = 0;
     memset(&t->learned, 0, sizeof(t->learned));
     memset(&t->group_of, 0, sizeof(t->group_of));
-    hzp_lock_take(&t->lock);
+    HZP_LOCKED(&t->lock);
     t->stats.optimizer_step = n->optimizer_step;
     t->stats.draws = n->draws;
     t->stats.broken = false;
-    hzp_lock_release(&t->lock);
 }
 
 int hzp_trainer_publish_older(void *ctx, const struct hzp_border *border)

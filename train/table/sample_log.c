@@ -205,37 +205,51 @@ static int prepare(struct hzp_sample_log *log, const char *sql, sqlite3_stmt **r
     return HZP_OK;
 }
 
-int hzp_sample_log_query(struct hzp_sample_log *log, const char *sql, sqlite3_stmt **ret,
-                         struct hzp_err_text *reterr, const char *types, ...)
+struct hzp_log_rows hzp_sample_log_query(struct hzp_sample_log *log, const char *sql,
+                                         const char *what, struct hzp_err_text *reterr,
+                                         const char *types, ...)
 {
+    struct hzp_log_rows rows = {.log = log, .what = what, .reterr = reterr};
     va_list values;
-    HZP_TRY(prepare(log, sql, ret, reterr));
+    rows.code = prepare(log, sql, &rows.s, reterr);
+    if (!rows.s)
+        return rows;
     va_start(values, types);
-    bind(*ret, types, values);
+    bind(rows.s, types, values);
     va_end(values);
-    return HZP_OK;
+    return rows;
 }
 
-int hzp_sample_log_query_end(struct hzp_sample_log *log, sqlite3_stmt *s, int code, int r,
-                             const char *what, struct hzp_err_text *reterr)
+bool hzp_sample_log_next(struct hzp_log_rows *rows)
 {
+    if (rows->s)
+        rows->code = sqlite3_step(rows->s);
+    return rows->s && rows->code == SQLITE_ROW;
+}
+
+int hzp_sample_log_query_end(struct hzp_log_rows *rows, int r)
+{
+    int code = rows->code;
+    if (!rows->s)
+        return code;
     if (r >= 0 && code != SQLITE_OK && code != SQLITE_ROW && code != SQLITE_DONE)
-        r = hzp_sample_log_fail_code(log, code, what, reterr);
-    sqlite3_reset(s);
-    sqlite3_clear_bindings(s);
+        r = hzp_sample_log_fail_code(rows->log, code, rows->what, rows->reterr);
+    sqlite3_reset(rows->s);
+    sqlite3_clear_bindings(rows->s);
     return r;
 }
 
 int hzp_sample_log_change(struct hzp_sample_log *log, const char *sql, const char *what,
                           struct hzp_err_text *reterr, const char *types, ...)
 {
+    struct hzp_log_rows rows = {.log = log, .what = what, .reterr = reterr};
     va_list values;
-    sqlite3_stmt *s;
-    HZP_TRY(prepare(log, sql, &s, reterr));
+    HZP_TRY(prepare(log, sql, &rows.s, reterr));
     va_start(values, types);
-    bind(s, types, values);
+    bind(rows.s, types, values);
     va_end(values);
-    return hzp_sample_log_query_end(log, s, sqlite3_step(s), HZP_OK, what, reterr);
+    hzp_sample_log_next(&rows);
+    return hzp_sample_log_query_end(&rows, HZP_OK);
 }
 
 void hzp_sample_log_column(sqlite3_stmt *s, int column, char *ret, size_t size)
@@ -247,24 +261,26 @@ void hzp_sample_log_column(sqlite3_stmt *s, int column, char *ret, size_t size)
 int hzp_sample_log_number(struct hzp_sample_log *log, const char *sql, int64_t *ret,
                           struct hzp_err_text *reterr)
 {
-    sqlite3_stmt *s;
-    HZP_TRY(hzp_sample_log_query(log, sql, &s, reterr, ""));
-    int code = sqlite3_step(s);
-    if (code == SQLITE_ROW)
-        *ret = sqlite3_column_int64(s, 0);
-    return hzp_sample_log_query_end(log, s, code, HZP_OK, "reading", reterr);
+    struct hzp_log_rows q = hzp_sample_log_query(log, sql, "reading", reterr, "");
+    if (hzp_sample_log_next(&q))
+        *ret = sqlite3_column_int64(q.s, 0);
+    return hzp_sample_log_query_end(&q, HZP_OK);
 }
 
 int hzp_sample_log_text(struct hzp_sample_log *log, const char *sql, char *ret, size_t size,
                         struct hzp_err_text *reterr)
 {
-    sqlite3_stmt *s;
+    struct hzp_log_rows q = hzp_sample_log_query(log, sql, "reading", reterr, "");
     ret[0] = '\0';
-    HZP_TRY(hzp_sample_log_query(log, sql, &s, reterr, ""));
-    int code = sqlite3_step(s);
-    if (code == SQLITE_ROW)
-        hzp_sample_log_column(s, 0, ret, size);
-    return hzp_sample_log_query_end(log, s, code, HZP_OK, "reading", reterr);
+    if (hzp_sample_log_next(&q))
+        hzp_sample_log_column(q.s, 0, ret, size);
+    return hzp_sample_log_query_end(&q, HZP_OK);
+}
+
+int hzp_sample_log_begin(struct hzp_sample_log *log, const char *what, struct hzp_err_text *reterr)
+{
+    hzp_lock_take(&log->lock);
+    return hzp_sample_log_exec(log, "BEGIN IMMEDIATE", what, reterr);
 }
 
 int hzp_sample_log_end(struct hzp_sample_log *log, int r, const char *what,
@@ -274,6 +290,7 @@ int hzp_sample_log_end(struct hzp_sample_log *log, int r, const char *what,
         r = hzp_sample_log_exec(log, "COMMIT", what, reterr);
     if (r < 0)
         sqlite3_exec(log->db, "ROLLBACK", NULL, NULL, NULL);
+    hzp_lock_release(&log->lock);
     return r;
 }
 
@@ -513,31 +530,29 @@ static int append_one(struct hzp_sample_log *log, int64_t number, const struct h
 static int find_body(struct hzp_sample_log *log, const struct hzp_body_key *key, int64_t *ret_first,
                      int64_t *ret_count, struct hzp_err_text *reterr)
 {
-    sqlite3_stmt *s;
     int r = 0;
     if (!key->key)
         return 0;
-    HZP_TRY(hzp_sample_log_query(log, "SELECT digest, first, count FROM bodies WHERE key = ?1", &s,
-                                 reterr, "t", key->key));
-    int code = sqlite3_step(s);
-    if (code == SQLITE_ROW && sqlite3_column_int64(s, 0) != (int64_t)key->digest) {
+    struct hzp_log_rows q =
+        hzp_sample_log_query(log, "SELECT digest, first, count FROM bodies WHERE key = ?1",
+                             "reading bodies", reterr, "t", key->key);
+    bool found = hzp_sample_log_next(&q);
+    if (found && sqlite3_column_int64(q.s, 0) != (int64_t)key->digest) {
         r = hzp_fail(reterr, HZP_EINVAL, "the idempotency key \"%s\" came with another body before",
                      key->key);
-    } else if (code == SQLITE_ROW) {
-        *ret_first = sqlite3_column_int64(s, 1);
-        *ret_count = sqlite3_column_int64(s, 2);
+    } else if (found) {
+        *ret_first = sqlite3_column_int64(q.s, 1);
+        *ret_count = sqlite3_column_int64(q.s, 2);
         r = 1;
     }
-    return hzp_sample_log_query_end(log, s, code, r, "reading bodies", reterr);
+    return hzp_sample_log_query_end(&q, r);
 }
 
 int hzp_sample_log_find_body(struct hzp_sample_log *log, const struct hzp_body_key *key,
                              int64_t *ret_first, int64_t *ret_count, struct hzp_err_text *reterr)
 {
-    hzp_lock_take(&log->lock);
-    int r = find_body(log, key, ret_first, ret_count, reterr);
-    hzp_lock_release(&log->lock);
-    return r;
+    HZP_LOCKED(&log->lock);
+    return find_body(log, key, ret_first, ret_count, reterr);
 }
 
 static int add_body(struct hzp_sample_log *log, const struct hzp_body_key *key, int64_t first,
@@ -585,8 +600,7 @@ int hzp_sample_log_append_once(struct hzp_sample_log *log, struct hzp_sample **s
                                int32_t count, const struct hzp_body_key *key, int64_t *ret_first,
                                struct hzp_err_text *reterr)
 {
-    hzp_lock_take(&log->lock);
-    int r = hzp_sample_log_exec(log, "BEGIN IMMEDIATE", "adding samples", reterr);
+    int r = hzp_sample_log_begin(log, "adding samples", reterr);
     if (r >= 0) {
         r = append_all(log, sample, count, key, ret_first, reterr);
         if (r != HZP_OK)
@@ -631,10 +645,8 @@ int hzp_sample_log_read_row(struct hzp_sample_log *log, sqlite3_stmt *s, struct 
 
 int64_t hzp_sample_log_last(struct hzp_sample_log *log)
 {
-    hzp_lock_take(&log->lock);
-    int64_t last = log->last;
-    hzp_lock_release(&log->lock);
-    return last;
+    HZP_LOCKED(&log->lock);
+    return log->last;
 }
 
 int hzp_sample_log_begin_after(struct hzp_sample_log *log, int64_t last,
@@ -644,47 +656,41 @@ int hzp_sample_log_begin_after(struct hzp_sample_log *log, int64_t last,
     HZP_ASSERT(log->last == 0);
     sqlite3_snprintf(sizeof(sql), sql, "INSERT INTO meta VALUES ('samples_after', '%lld')",
                      (long long)last);
-    hzp_lock_take(&log->lock);
+    HZP_LOCKED(&log->lock);
     int r = hzp_sample_log_exec(log, sql, "beginning to count samples", reterr);
     log->last = log->forgotten = r < 0 ? 0 : last;
-    hzp_lock_release(&log->lock);
     return r;
 }
 
 int hzp_sample_log_find_damaged(struct hzp_sample_log *log, int64_t after, int64_t *ret,
                                 struct hzp_err_text *reterr)
 {
-    int code = SQLITE_OK;
-    sqlite3_stmt *s;
     *ret = 0;
-    hzp_lock_take(&log->lock);
-    int r = hzp_sample_log_query(log, sql_read, &s, reterr, "ii", after, (int64_t)-1);
-    while (r >= 0 && !*ret && (code = sqlite3_step(s)) == SQLITE_ROW)
-        if (!is_sound(s))
-            *ret = sqlite3_column_int64(s, 0);
-    if (r >= 0)
-        r = hzp_sample_log_query_end(log, s, code, r, "reading samples", reterr);
-    hzp_lock_release(&log->lock);
-    return r;
+    HZP_LOCKED(&log->lock);
+    struct hzp_log_rows q =
+        hzp_sample_log_query(log, sql_read, "reading samples", reterr, "ii", after, (int64_t)-1);
+    while (!*ret && hzp_sample_log_next(&q))
+        if (!is_sound(q.s))
+            *ret = sqlite3_column_int64(q.s, 0);
+    return hzp_sample_log_query_end(&q, HZP_OK);
 }
 
 int32_t hzp_sample_log_read(struct hzp_sample_log *log, int64_t after, int32_t max,
                             struct hzp_sample **ret, struct hzp_err_text *reterr)
 {
-    int code = SQLITE_OK;
     int32_t n = 0;
-    sqlite3_stmt *s = NULL;
+    int r = HZP_OK;
     hzp_lock_take(&log->lock);
-    int r = hzp_sample_log_query(log, sql_read, &s, reterr, "ii", after, (int64_t)max);
-    while (n < max && r >= 0 && (code = sqlite3_step(s)) == SQLITE_ROW) {
-        r = hzp_sample_log_read_row(log, s, &ret[n], reterr);
+    struct hzp_log_rows q =
+        hzp_sample_log_query(log, sql_read, "reading samples", reterr, "ii", after, (int64_t)max);
+    while (n < max && r >= 0 && hzp_sample_log_next(&q)) {
+        r = hzp_sample_log_read_row(log, q.s, &ret[n], reterr);
         if (r < 0)
             break;
-        ret[n]->passes = sqlite3_column_int(s, 4); /* NULL reads as 0 */
-        ret[n++]->learned = sqlite3_column_int(s, 5);
+        ret[n]->passes = sqlite3_column_int(q.s, 4); /* NULL reads as 0 */
+        ret[n++]->learned = sqlite3_column_int(q.s, 5);
     }
-    if (s)
-        r = hzp_sample_log_query_end(log, s, code, r, "reading samples", reterr);
+    r = hzp_sample_log_query_end(&q, r);
     if (r >= 0)
         r = hzp_sample_log_find_lessons(log, ret, n, reterr);
     hzp_lock_release(&log->lock);
@@ -698,15 +704,12 @@ int32_t hzp_sample_log_read(struct hzp_sample_log *log, int64_t after, int32_t m
 int hzp_sample_log_fail(struct hzp_sample_log *log, const int64_t *number, int32_t count,
                         int64_t optimizer_step, struct hzp_err_text *reterr)
 {
-    hzp_lock_take(&log->lock);
-    int r = hzp_sample_log_exec(log, "BEGIN IMMEDIATE", "marking samples", reterr);
+    int r = hzp_sample_log_begin(log, "marking samples", reterr);
     for (int32_t i = 0; i < count && r >= 0; i++)
         r = hzp_sample_log_change(log, "INSERT OR REPLACE INTO failed VALUES (?1, ?2, ?3)",
                                   "marking samples", reterr, "iii", number[i], optimizer_step,
                                   hzp_unix_ms());
-    r = hzp_sample_log_end(log, r, "marking samples", reterr);
-    hzp_lock_release(&log->lock);
-    return r;
+    return hzp_sample_log_end(log, r, "marking samples", reterr);
 }
 
 int32_t hzp_sample_log_failed(struct hzp_sample_log *log, int64_t first, int64_t last, int64_t *ret,
@@ -715,21 +718,16 @@ int32_t hzp_sample_log_failed(struct hzp_sample_log *log, int64_t first, int64_t
     static const char sql[] =
         "SELECT sequence_number FROM failed WHERE sequence_number BETWEEN ?1 AND ?2"
         " ORDER BY sequence_number";
-    int code;
     int32_t n = 0;
     int64_t count = 0;
-    sqlite3_stmt *s;
-    hzp_lock_take(&log->lock);
-    int r = hzp_sample_log_query(log, sql, &s, reterr, "ii", first, last);
-    while (r >= 0 && (code = sqlite3_step(s)) == SQLITE_ROW) {
+    HZP_LOCKED(&log->lock);
+    struct hzp_log_rows q =
+        hzp_sample_log_query(log, sql, "reading failed samples", reterr, "ii", first, last);
+    for (; hzp_sample_log_next(&q); count++)
         if (n < max)
-            ret[n++] = sqlite3_column_int64(s, 0);
-        count++;
-    }
-    if (r >= 0)
-        r = hzp_sample_log_query_end(log, s, code, r, "reading failed samples", reterr);
-    hzp_lock_release(&log->lock);
+            ret[n++] = sqlite3_column_int64(q.s, 0);
+    n = hzp_sample_log_query_end(&q, n);
     if (ret_count)
         *ret_count = count;
-    return r < 0 ? r : n;
+    return n;
 }

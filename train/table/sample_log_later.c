@@ -55,13 +55,13 @@ int hzp_sample_log_open_later(const char *path, const char *fingerprint,
 static int copy_notes(struct hzp_sample_log *from, struct hzp_sample_log *to,
                       struct hzp_err_text *reterr)
 {
-    sqlite3_stmt *s;
-    int r = HZP_OK, code = SQLITE_OK;
-    HZP_TRY(hzp_sample_log_query(from, "SELECT key, value FROM meta", &s, reterr, ""));
-    while (r == HZP_OK && (code = sqlite3_step(s)) == SQLITE_ROW)
-        r = hzp_sample_log_put_note(to, (const char *)sqlite3_column_text(s, 0),
-                                    (const char *)sqlite3_column_text(s, 1), reterr);
-    return hzp_sample_log_query_end(from, s, code, r, "reading", reterr);
+    int r = HZP_OK;
+    struct hzp_log_rows q =
+        hzp_sample_log_query(from, "SELECT key, value FROM meta", "reading", reterr, "");
+    while (r == HZP_OK && hzp_sample_log_next(&q))
+        r = hzp_sample_log_put_note(to, (const char *)sqlite3_column_text(q.s, 0),
+                                    (const char *)sqlite3_column_text(q.s, 1), reterr);
+    return hzp_sample_log_query_end(&q, r);
 }
 
 /* The file is there and is the log of no other run. */

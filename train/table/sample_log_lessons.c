@@ -17,27 +17,23 @@ int hzp_sample_log_find_lessons(struct hzp_sample_log *log, struct hzp_sample *c
                                 int32_t count, struct hzp_err_text *reterr)
 {
     static const char sql[] = "SELECT first FROM lessons ORDER BY id DESC"; /* their order, too */
-    sqlite3_stmt *s;
-    int code = SQLITE_OK;
-    HZP_TRY(hzp_sample_log_query(log, sql, &s, reterr, ""));
-    while (count > 0 && (code = sqlite3_step(s)) == SQLITE_ROW) {
-        int64_t first = sqlite3_column_int64(s, 0);
+    struct hzp_log_rows q = hzp_sample_log_query(log, sql, "reading lessons", reterr, "");
+    while (count > 0 && hzp_sample_log_next(&q)) {
+        int64_t first = sqlite3_column_int64(q.s, 0);
         for (; count > 0 && sample[count - 1]->sequence_number >= first; count--)
             sample[count - 1]->lesson = first;
     }
-    return hzp_sample_log_query_end(log, s, code, HZP_OK, "reading lessons", reterr);
+    return hzp_sample_log_query_end(&q, HZP_OK);
 }
 
 int hzp_sample_log_note_lessons(struct hzp_sample_log *log, const char *name, int64_t first,
                                 int64_t last, const char *value, struct hzp_err_text *reterr)
 {
-    hzp_lock_take(&log->lock);
-    int r = hzp_sample_log_change(log,
-                                  "INSERT OR REPLACE INTO meta SELECT ?1 || first, ?2 FROM lessons"
-                                  " WHERE last >= ?3 AND first <= ?4",
-                                  "adding a note", reterr, "ttii", name, value, first, last);
-    hzp_lock_release(&log->lock);
-    return r;
+    HZP_LOCKED(&log->lock);
+    return hzp_sample_log_change(log,
+                                 "INSERT OR REPLACE INTO meta SELECT ?1 || first, ?2 FROM lessons"
+                                 " WHERE last >= ?3 AND first <= ?4",
+                                 "adding a note", reterr, "ttii", name, value, first, last);
 }
 
 /* Lessons with ids in [from, below), newest first; the lock is held. */
@@ -46,36 +42,32 @@ static int32_t read_lessons(struct hzp_sample_log *log, int64_t from, int64_t be
 {
     static const char sql[] = "SELECT id, first, last, unix_ms, session FROM lessons"
                               " WHERE id >= ?1 AND id < ?2 ORDER BY id DESC LIMIT ?3";
-    sqlite3_stmt *s;
     int32_t n = 0;
-    int code = SQLITE_OK;
-    HZP_TRY(hzp_sample_log_query(log, sql, &s, reterr, "iii", from, below, (int64_t)max));
-    while (n < max && (code = sqlite3_step(s)) == SQLITE_ROW) {
-        ret[n] = (struct hzp_logged_lesson){.id = sqlite3_column_int64(s, 0),
-                                            .first = sqlite3_column_int64(s, 1),
-                                            .last = sqlite3_column_int64(s, 2),
-                                            .unix_ms = sqlite3_column_int64(s, 3)};
-        hzp_sample_log_column(s, 4, ret[n].session, sizeof(ret[n].session));
+    struct hzp_log_rows q =
+        hzp_sample_log_query(log, sql, "reading lessons", reterr, "iii", from, below, (int64_t)max);
+    while (n < max && hzp_sample_log_next(&q)) {
+        ret[n] = (struct hzp_logged_lesson){.id = sqlite3_column_int64(q.s, 0),
+                                            .first = sqlite3_column_int64(q.s, 1),
+                                            .last = sqlite3_column_int64(q.s, 2),
+                                            .unix_ms = sqlite3_column_int64(q.s, 3)};
+        hzp_sample_log_column(q.s, 4, ret[n].session, sizeof(ret[n].session));
         n++;
     }
-    return hzp_sample_log_query_end(log, s, code, n, "reading lessons", reterr);
+    return hzp_sample_log_query_end(&q, n);
 }
 
 int32_t hzp_sample_log_lessons(struct hzp_sample_log *log, int64_t below, int32_t max,
                                struct hzp_logged_lesson *ret, struct hzp_err_text *reterr)
 {
-    hzp_lock_take(&log->lock);
-    int32_t n = read_lessons(log, 1, below, max, ret, reterr);
-    hzp_lock_release(&log->lock);
-    return n;
+    HZP_LOCKED(&log->lock);
+    return read_lessons(log, 1, below, max, ret, reterr);
 }
 
 int hzp_sample_log_lesson(struct hzp_sample_log *log, int64_t id, struct hzp_logged_lesson *ret,
                           struct hzp_err_text *reterr)
 {
-    hzp_lock_take(&log->lock);
+    HZP_LOCKED(&log->lock);
     int32_t n = id > 0 && id < INT64_MAX ? read_lessons(log, id, id + 1, 1, ret, reterr) : 0;
-    hzp_lock_release(&log->lock);
     HZP_TRY(n);
     return n ? HZP_OK : hzp_fail(reterr, HZP_ENOENT, "there is no lesson %lld", (long long)id);
 }
@@ -86,17 +78,16 @@ int32_t hzp_sample_log_read_range(struct hzp_sample_log *log, int64_t first, int
     static const char sql[] = "SELECT sequence_number, count, data, checksum FROM samples"
                               " WHERE sequence_number BETWEEN ?1 AND ?2 AND count > 0"
                               " ORDER BY sequence_number LIMIT ?3";
-    sqlite3_stmt *s = NULL;
     int32_t n = 0;
-    int code = SQLITE_OK;
+    int r = HZP_OK;
     hzp_lock_take(&log->lock);
-    int r = hzp_sample_log_query(log, sql, &s, reterr, "iii", first, last, (int64_t)max);
-    while (r >= 0 && n < max && (code = sqlite3_step(s)) == SQLITE_ROW) {
-        r = hzp_sample_log_read_row(log, s, &ret[n], reterr);
+    struct hzp_log_rows q =
+        hzp_sample_log_query(log, sql, "reading samples", reterr, "iii", first, last, (int64_t)max);
+    while (r >= 0 && n < max && hzp_sample_log_next(&q)) {
+        r = hzp_sample_log_read_row(log, q.s, &ret[n], reterr);
         n += r >= 0;
     }
-    if (s)
-        r = hzp_sample_log_query_end(log, s, code, r, "reading samples", reterr);
+    r = hzp_sample_log_query_end(&q, r);
     hzp_lock_release(&log->lock);
     for (int32_t i = 0; i < n && r < 0; i++)
         hzp_sample_destroy(ret[i]);

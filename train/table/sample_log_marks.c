@@ -22,41 +22,33 @@ static int add_mark(struct hzp_sample_log *log, const struct hzp_mark *m,
 int hzp_sample_log_add_marks(struct hzp_sample_log *log, const struct hzp_mark *mark, int32_t count,
                              struct hzp_err_text *reterr)
 {
-    hzp_lock_take(&log->lock);
-    int r = hzp_sample_log_exec(log, "BEGIN IMMEDIATE", "marking samples", reterr);
+    int r = hzp_sample_log_begin(log, "marking samples", reterr);
     for (int32_t i = 0; i < count && r >= 0; i++)
         r = add_mark(log, &mark[i], reterr);
-    r = hzp_sample_log_end(log, r, "changing the tables", reterr);
-    hzp_lock_release(&log->lock);
-    return r;
+    return hzp_sample_log_end(log, r, what, reterr);
 }
 
 int32_t hzp_sample_log_marks(struct hzp_sample_log *log, struct hzp_mark **ret,
                              struct hzp_err_text *reterr)
 {
+    static const char sql[] = "SELECT first, last, kind, version FROM marks ORDER BY first, last";
     struct hzp_mark *mark = NULL;
     int32_t n = 0, room = 0;
-    sqlite3_stmt *s;
-    hzp_lock_take(&log->lock);
-    int code = SQLITE_OK;
-    int r = hzp_sample_log_query(
-        log, "SELECT first, last, kind, version FROM marks ORDER BY first, last", &s, reterr, "");
-    while (r >= 0 && (code = sqlite3_step(s)) == SQLITE_ROW) {
+    HZP_LOCKED(&log->lock);
+    struct hzp_log_rows q = hzp_sample_log_query(log, sql, "reading marks", reterr, "");
+    while (hzp_sample_log_next(&q)) {
         mark = hzp_xgrow(mark, &room, n + 1, sizeof(*mark));
-        mark[n++] = (struct hzp_mark){.first = sqlite3_column_int64(s, 0),
-                                      .last = sqlite3_column_int64(s, 1),
-                                      .kind = (enum hzp_mark_kind)sqlite3_column_int(s, 2),
-                                      .version = (uint64_t)sqlite3_column_int64(s, 3)};
+        mark[n++] = (struct hzp_mark){.first = sqlite3_column_int64(q.s, 0),
+                                      .last = sqlite3_column_int64(q.s, 1),
+                                      .kind = (enum hzp_mark_kind)sqlite3_column_int(q.s, 2),
+                                      .version = (uint64_t)sqlite3_column_int64(q.s, 3)};
     }
-    if (r >= 0)
-        r = hzp_sample_log_query_end(log, s, code, n, "reading marks", reterr);
-    hzp_lock_release(&log->lock);
-    if (r < 0) {
+    n = hzp_sample_log_query_end(&q, n);
+    if (n < 0)
         free(mark);
-        return r;
-    }
-    *ret = mark;
-    return r;
+    else
+        *ret = mark;
+    return n;
 }
 
 /* --- Names ------------------------------------------------------------------------------------ */
@@ -64,33 +56,27 @@ int32_t hzp_sample_log_marks(struct hzp_sample_log *log, struct hzp_mark **ret,
 int hzp_sample_log_set_name(struct hzp_sample_log *log, const char *name, uint64_t id,
                             struct hzp_err_text *reterr)
 {
-    hzp_lock_take(&log->lock);
-    int r = id ? hzp_sample_log_change(log, "INSERT OR REPLACE INTO names VALUES (?1, ?2, ?3)",
-                                       what, reterr, "tii", name, (int64_t)id, hzp_unix_ms())
-               : hzp_sample_log_change(log, "DELETE FROM names WHERE name = ?1", what, reterr, "t",
-                                       name);
-    hzp_lock_release(&log->lock);
-    return r;
+    HZP_LOCKED(&log->lock);
+    return id ? hzp_sample_log_change(log, "INSERT OR REPLACE INTO names VALUES (?1, ?2, ?3)", what,
+                                      reterr, "tii", name, (int64_t)id, hzp_unix_ms())
+              : hzp_sample_log_change(log, "DELETE FROM names WHERE name = ?1", what, reterr, "t",
+                                      name);
 }
 
 int32_t hzp_sample_log_names(struct hzp_sample_log *log, struct hzp_version_name *ret, int32_t max,
                              struct hzp_err_text *reterr)
 {
+    static const char sql[] = "SELECT name, id, unix_ms FROM names ORDER BY name LIMIT ?1";
     int32_t n = 0;
-    int code = SQLITE_OK;
-    sqlite3_stmt *s;
-    hzp_lock_take(&log->lock);
-    int r = hzp_sample_log_query(log, "SELECT name, id, unix_ms FROM names ORDER BY name LIMIT ?1",
-                                 &s, reterr, "i", (int64_t)max);
-    while (r >= 0 && n < max && (code = sqlite3_step(s)) == SQLITE_ROW) {
-        hzp_sample_log_column(s, 0, ret[n].name, sizeof(ret[n].name));
-        ret[n].id = (uint64_t)sqlite3_column_int64(s, 1);
-        ret[n++].unix_ms = sqlite3_column_int64(s, 2);
+    HZP_LOCKED(&log->lock);
+    struct hzp_log_rows q =
+        hzp_sample_log_query(log, sql, "reading names", reterr, "i", (int64_t)max);
+    while (n < max && hzp_sample_log_next(&q)) {
+        hzp_sample_log_column(q.s, 0, ret[n].name, sizeof(ret[n].name));
+        ret[n].id = (uint64_t)sqlite3_column_int64(q.s, 1);
+        ret[n++].unix_ms = sqlite3_column_int64(q.s, 2);
     }
-    if (r >= 0)
-        r = hzp_sample_log_query_end(log, s, code, n, "reading names", reterr);
-    hzp_lock_release(&log->lock);
-    return r;
+    return hzp_sample_log_query_end(&q, n);
 }
 
 /* --- The way back ----------------------------------------------------------------------------- */
@@ -113,13 +99,10 @@ static int erase(struct hzp_sample_log *log, int64_t number, uint64_t version,
 int hzp_sample_log_delete(struct hzp_sample_log *log, int64_t number, uint64_t version,
                           struct hzp_err_text *reterr)
 {
-    hzp_lock_take(&log->lock);
-    int r = hzp_sample_log_exec(log, "BEGIN IMMEDIATE", "deleting a sample", reterr);
+    int r = hzp_sample_log_begin(log, "deleting a sample", reterr);
     if (r >= 0)
         r = erase(log, number, version, reterr);
-    r = hzp_sample_log_end(log, r, "changing the tables", reterr);
-    hzp_lock_release(&log->lock);
-    return r;
+    return hzp_sample_log_end(log, r, what, reterr);
 }
 
 /* Marks of samples that were skipped later than version `of`, which knows nothing of that. */
@@ -141,25 +124,22 @@ static int lift_marks(struct hzp_sample_log *log, const struct hzp_activation *a
 static int skip_samples(struct hzp_sample_log *log, int64_t first, int64_t last, uint64_t version,
                         struct hzp_err_text *reterr)
 {
-    sqlite3_stmt *s;
-    int code = SQLITE_OK;
-    HZP_TRY(hzp_sample_log_query(
-        log,
-        "SELECT first, last FROM marks WHERE kind = ?1 AND last >= ?2 AND first <= ?3"
-        " ORDER BY first",
-        &s, reterr, "iii", (int64_t)HZP_MARK_SKIPPED, first, last));
+    static const char sql[] = "SELECT first, last FROM marks WHERE kind = ?1 AND last >= ?2"
+                              " AND first <= ?3 ORDER BY first";
+    struct hzp_log_rows q = hzp_sample_log_query(log, sql, "reading marks", reterr, "iii",
+                                                 (int64_t)HZP_MARK_SKIPPED, first, last);
     int r = HZP_OK;
     struct hzp_mark mark = {.kind = HZP_MARK_SKIPPED, .version = version};
     /* What is inserted lies before the rows that are read next. */
-    while (r >= 0 && first <= last && (code = sqlite3_step(s)) == SQLITE_ROW) {
-        int64_t from = sqlite3_column_int64(s, 0), to = sqlite3_column_int64(s, 1);
+    while (r >= 0 && first <= last && hzp_sample_log_next(&q)) {
+        int64_t from = sqlite3_column_int64(q.s, 0), to = sqlite3_column_int64(q.s, 1);
         mark.first = first;
         mark.last = from - 1;
         if (mark.first <= mark.last)
             r = add_mark(log, &mark, reterr);
         first = HZP_MAX(first, to + 1);
     }
-    r = hzp_sample_log_query_end(log, s, code, r, "reading marks", reterr);
+    r = hzp_sample_log_query_end(&q, r);
     mark.first = first;
     mark.last = last;
     return r >= 0 && first <= last ? add_mark(log, &mark, reterr) : r;
@@ -168,13 +148,10 @@ static int skip_samples(struct hzp_sample_log *log, int64_t first, int64_t last,
 int hzp_sample_log_skip(struct hzp_sample_log *log, int64_t first, int64_t last, uint64_t version,
                         struct hzp_err_text *reterr)
 {
-    hzp_lock_take(&log->lock);
-    int r = hzp_sample_log_exec(log, "BEGIN IMMEDIATE", "marking samples", reterr);
+    int r = hzp_sample_log_begin(log, "marking samples", reterr);
     if (r >= 0)
         r = skip_samples(log, first, last, version, reterr);
-    r = hzp_sample_log_end(log, r, "changing the tables", reterr);
-    hzp_lock_release(&log->lock);
-    return r;
+    return hzp_sample_log_end(log, r, what, reterr);
 }
 
 static int activate(struct hzp_sample_log *log, const struct hzp_activation *a,
@@ -205,30 +182,22 @@ static int activate(struct hzp_sample_log *log, const struct hzp_activation *a,
 int hzp_sample_log_source(struct hzp_sample_log *log, uint64_t id, char *ret, size_t size,
                           struct hzp_err_text *reterr)
 {
-    sqlite3_stmt *s;
     ret[0] = '\0';
-    hzp_lock_take(&log->lock);
-    int r = hzp_sample_log_query(log, "SELECT source FROM sources WHERE id = ?1", &s, reterr, "i",
-                                 (int64_t)id);
-    int code = r >= 0 ? sqlite3_step(s) : SQLITE_OK;
-    if (code == SQLITE_ROW)
-        hzp_sample_log_column(s, 0, ret, size);
-    if (r >= 0)
-        r = hzp_sample_log_query_end(log, s, code, r, "reading", reterr);
-    hzp_lock_release(&log->lock);
-    return r;
+    HZP_LOCKED(&log->lock);
+    struct hzp_log_rows q = hzp_sample_log_query(log, "SELECT source FROM sources WHERE id = ?1",
+                                                 "reading", reterr, "i", (int64_t)id);
+    if (hzp_sample_log_next(&q))
+        hzp_sample_log_column(q.s, 0, ret, size);
+    return hzp_sample_log_query_end(&q, HZP_OK);
 }
 
 int hzp_sample_log_activate(struct hzp_sample_log *log, const struct hzp_activation *a,
                             struct hzp_err_text *reterr)
 {
-    hzp_lock_take(&log->lock);
-    int r = hzp_sample_log_exec(log, "BEGIN IMMEDIATE", "activating a version", reterr);
+    int r = hzp_sample_log_begin(log, "activating a version", reterr);
     if (r >= 0)
         r = activate(log, a, reterr);
-    r = hzp_sample_log_end(log, r, "changing the tables", reterr);
-    hzp_lock_release(&log->lock);
-    return r;
+    return hzp_sample_log_end(log, r, what, reterr);
 }
 
 /* Whether the row's version learned from one of the samples; where it learned from more ranges than
@@ -245,29 +214,6 @@ static bool learned_from(sqlite3_stmt *s, int64_t first, int64_t last)
             return true;
     }
     return false;
-}
-
-/* Reads ids and what each learned, newest first. */
-static int read_before(struct hzp_sample_log *log, sqlite3_stmt *s, int64_t first, int64_t last,
-                       uint64_t *ret_learned, uint64_t *ret_root, struct hzp_logged_checkpoint *ret,
-                       int32_t max, struct hzp_err_text *reterr)
-{
-    int code;
-    int32_t n = 0;
-    *ret_learned = *ret_root = 0;
-    while ((code = sqlite3_step(s)) == SQLITE_ROW) {
-        *ret_root = (uint64_t)sqlite3_column_int64(s, 0);
-        if (learned_from(s, first, last)) {
-            *ret_learned = (uint64_t)sqlite3_column_int64(s, 0);
-            n = 0; /* the checkpoints so far are not older */
-        } else if (sqlite3_column_type(s, 4) != SQLITE_NULL && n < max) {
-            ret[n].id = (uint64_t)sqlite3_column_int64(s, 0);
-            ret[n].learned_through = sqlite3_column_int64(s, 3);
-            hzp_sample_log_column(s, 4, ret[n].name, sizeof(ret[n].name));
-            n++;
-        }
-    }
-    return hzp_sample_log_query_end(log, s, code, n, "reading versions", reterr);
 }
 
 int32_t hzp_sample_log_before(struct hzp_sample_log *log, uint64_t version, int64_t first,
@@ -289,11 +235,22 @@ int32_t hzp_sample_log_before(struct hzp_sample_log *log, uint64_t version, int6
         " SELECT line.id, n.learned, n.more, c.learned_through, c.name FROM line"
         " JOIN node n ON n.id = line.id LEFT JOIN checkpoints c ON c.id = line.id"
         " ORDER BY line.id DESC";
-    sqlite3_stmt *s;
-    hzp_lock_take(&log->lock);
-    int32_t r = hzp_sample_log_query(log, sql, &s, reterr, "i", (int64_t)version);
-    if (r >= 0)
-        r = read_before(log, s, first, last, ret_learned, ret_root, ret, max, reterr);
-    hzp_lock_release(&log->lock);
-    return r;
+    int32_t n = 0;
+    *ret_learned = *ret_root = 0;
+    HZP_LOCKED(&log->lock);
+    struct hzp_log_rows q =
+        hzp_sample_log_query(log, sql, "reading versions", reterr, "i", (int64_t)version);
+    while (hzp_sample_log_next(&q)) {
+        *ret_root = (uint64_t)sqlite3_column_int64(q.s, 0);
+        if (learned_from(q.s, first, last)) {
+            *ret_learned = *ret_root;
+            n = 0; /* the checkpoints so far are not older */
+        } else if (sqlite3_column_type(q.s, 4) != SQLITE_NULL && n < max) {
+            ret[n].id = *ret_root;
+            ret[n].learned_through = sqlite3_column_int64(q.s, 3);
+            hzp_sample_log_column(q.s, 4, ret[n].name, sizeof(ret[n].name));
+            n++;
+        }
+    }
+    return hzp_sample_log_query_end(&q, n);
 }

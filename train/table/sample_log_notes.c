@@ -8,14 +8,13 @@
 static int get_note(struct hzp_sample_log *log, const char *name, char *ret, size_t size,
                     struct hzp_err_text *reterr)
 {
-    sqlite3_stmt *s;
+    struct hzp_log_rows q = hzp_sample_log_query(log, "SELECT value FROM meta WHERE key = ?1",
+                                                 "reading", reterr, "t", name);
+    bool found = hzp_sample_log_next(&q);
     ret[0] = 0;
-    HZP_TRY(
-        hzp_sample_log_query(log, "SELECT value FROM meta WHERE key = ?1", &s, reterr, "t", name));
-    int code = sqlite3_step(s);
-    if (code == SQLITE_ROW)
-        hzp_sample_log_column(s, 0, ret, size);
-    return hzp_sample_log_query_end(log, s, code, code == SQLITE_ROW, "reading", reterr);
+    if (found)
+        hzp_sample_log_column(q.s, 0, ret, size);
+    return hzp_sample_log_query_end(&q, found);
 }
 
 int hzp_sample_log_put_note(struct hzp_sample_log *log, const char *name, const char *value,
@@ -28,33 +27,29 @@ int hzp_sample_log_put_note(struct hzp_sample_log *log, const char *name, const 
 int hzp_sample_log_note(struct hzp_sample_log *log, const char *name, char *ret, size_t size,
                         struct hzp_err_text *reterr)
 {
-    hzp_lock_take(&log->lock);
-    int r = get_note(log, name, ret, size, reterr);
-    hzp_lock_release(&log->lock);
-    return HZP_MIN(r, 0);
+    HZP_LOCKED(&log->lock);
+    HZP_TRY(get_note(log, name, ret, size, reterr));
+    return HZP_OK;
 }
 
 int hzp_sample_log_set_note(struct hzp_sample_log *log, const char *name, const char *value,
                             struct hzp_err_text *reterr)
 {
-    hzp_lock_take(&log->lock);
-    int r = hzp_sample_log_put_note(log, name, value, reterr);
-    hzp_lock_release(&log->lock);
-    return r;
+    HZP_LOCKED(&log->lock);
+    return hzp_sample_log_put_note(log, name, value, reterr);
 }
 
 int hzp_sample_log_pin(struct hzp_sample_log *log, const char *name, const char *what,
                        const char *value, struct hzp_err_text *reterr)
 {
     char then[128];
-    hzp_lock_take(&log->lock);
+    HZP_LOCKED(&log->lock);
     int r = get_note(log, name, then, sizeof(then), reterr);
     if (r == 0)
-        r = hzp_sample_log_put_note(log, name, value, reterr);
-    else if (r > 0 && strcmp(then, value))
-        r = hzp_fail(reterr, HZP_EINVAL,
-                     "%s: the sample log was begun with another %s (%s, now %s)", log->path, what,
-                     then, value);
-    hzp_lock_release(&log->lock);
+        return hzp_sample_log_put_note(log, name, value, reterr);
+    if (r > 0 && strcmp(then, value))
+        return hzp_fail(reterr, HZP_EINVAL,
+                        "%s: the sample log was begun with another %s (%s, now %s)", log->path,
+                        what, then, value);
     return HZP_MIN(r, 0);
 }

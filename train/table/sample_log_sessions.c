@@ -39,31 +39,23 @@ int hzp_sample_log_put_session(struct hzp_sample_log *log, const char *name, int
 int hzp_sample_log_note_session(struct hzp_sample_log *log, const char *name, int64_t newest,
                                 struct hzp_err_text *reterr)
 {
-    hzp_lock_take(&log->lock);
-    int r = hzp_sample_log_exec(log, "BEGIN IMMEDIATE", what, reterr);
+    int r = hzp_sample_log_begin(log, what, reterr);
     if (r >= 0)
         r = hzp_sample_log_put_session(log, name, newest, reterr);
-    r = hzp_sample_log_end(log, r, what, reterr);
-    hzp_lock_release(&log->lock);
-    return r;
+    return hzp_sample_log_end(log, r, what, reterr);
 }
 
 int32_t hzp_sample_log_sessions(struct hzp_sample_log *log, struct hzp_session *ret, int32_t max,
                                 int64_t *ret_forgotten, struct hzp_err_text *reterr)
 {
+    static const char sql[] = "SELECT name, newest FROM sessions ORDER BY newest DESC";
     int32_t n = 0;
-    int code = SQLITE_OK;
-    sqlite3_stmt *s;
-    hzp_lock_take(&log->lock);
+    HZP_LOCKED(&log->lock);
     *ret_forgotten = log->forgotten;
-    int r = hzp_sample_log_query(log, "SELECT name, newest FROM sessions ORDER BY newest DESC", &s,
-                                 reterr, "");
-    while (r >= 0 && n < max && (code = sqlite3_step(s)) == SQLITE_ROW) {
-        hzp_sample_log_column(s, 0, ret[n].name, sizeof(ret[n].name));
-        ret[n++].newest = sqlite3_column_int64(s, 1);
+    struct hzp_log_rows q = hzp_sample_log_query(log, sql, "reading sessions", reterr, "");
+    while (n < max && hzp_sample_log_next(&q)) {
+        hzp_sample_log_column(q.s, 0, ret[n].name, sizeof(ret[n].name));
+        ret[n++].newest = sqlite3_column_int64(q.s, 1);
     }
-    if (r >= 0)
-        r = hzp_sample_log_query_end(log, s, code, n, "reading sessions", reterr);
-    hzp_lock_release(&log->lock);
-    return r;
+    return hzp_sample_log_query_end(&q, n);
 }

@@ -41,24 +41,35 @@ int hzp_sample_log_fail_code(struct hzp_sample_log *log, int code, const char *w
 int hzp_sample_log_exec(struct hzp_sample_log *log, const char *sql, const char *what,
                         struct hzp_err_text *reterr);
 
+/* The rows of a statement that was begun. */
+struct hzp_log_rows {
+    struct hzp_sample_log *log;
+    sqlite3_stmt *s; /* whose columns are the current row's; NULL: it cannot be run */
+    const char *what;
+    struct hzp_err_text *reterr;
+    int code; /* of the newest step, or of what failed before */
+};
+
 /* Begins a statement, which is static, with ?1 and so on: a letter each in `types`, i: an int64_t;
  * r: a double, NULL where it is not finite; t: a text, NULL where there is none; b: bytes, and
- * behind them their number as an int.  All are borrowed until the end.  HZP_EFORMAT: the log lacks
- * what the statement names. */
-int hzp_sample_log_query(struct hzp_sample_log *log, const char *sql, sqlite3_stmt **ret,
-                         struct hzp_err_text *reterr, const char *types, ...);
-/* Ends it.  code: of its newest step.  Returns r, which counts or is an error so far, or the error
- * of that step. */
-int hzp_sample_log_query_end(struct hzp_sample_log *log, sqlite3_stmt *s, int code, int r,
-                             const char *what, struct hzp_err_text *reterr);
+ * behind them their number as an int.  All are borrowed until the end, which must follow. */
+struct hzp_log_rows hzp_sample_log_query(struct hzp_sample_log *log, const char *sql,
+                                         const char *what, struct hzp_err_text *reterr,
+                                         const char *types, ...);
+/* Goes to the next row; false: there is none, or it failed. */
+bool hzp_sample_log_next(struct hzp_log_rows *rows);
+/* Returns r, which counts or is an error so far, or the error of a step.  HZP_EFORMAT: the log
+ * lacks what the statement names. */
+int hzp_sample_log_query_end(struct hzp_log_rows *rows, int r);
 /* Runs a statement that returns no rows, with values as above. */
 int hzp_sample_log_change(struct hzp_sample_log *log, const char *sql, const char *what,
                           struct hzp_err_text *reterr, const char *types, ...);
 /* The text in a column, cut to size; "" where it is NULL. */
 void hzp_sample_log_column(sqlite3_stmt *s, int column, char *ret, size_t size);
 
-/* Under lock: ends the transaction that was begun: commits it if r is no error.  Returns r, or the
- * error of that. */
+/* Takes the lock and begins a transaction.  After an error, too, end must follow. */
+int hzp_sample_log_begin(struct hzp_sample_log *log, const char *what, struct hzp_err_text *reterr);
+/* Ends it: commits it if r is no error, and releases the lock.  Returns r, or the error of that. */
 int hzp_sample_log_end(struct hzp_sample_log *log, int r, const char *what,
                        struct hzp_err_text *reterr);
 

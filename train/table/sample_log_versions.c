@@ -25,7 +25,7 @@ int hzp_sample_log_version(struct hzp_sample_log *log, const struct hzp_version_
         range[2 * i] = record->learned.first[i];
         range[2 * i + 1] = record->learned.last[i];
     }
-    hzp_lock_take(&log->lock);
+    HZP_LOCKED(&log->lock);
     int r = hzp_sample_log_change(
         log,
         "INSERT INTO versions (id, optimizer_step, published_unix_ms, loss, checksum,"
@@ -36,7 +36,6 @@ int hzp_sample_log_version(struct hzp_sample_log *log, const struct hzp_version_
         (int64_t)record->learned.more, range, ranges * 2 * (int)sizeof(range[0]),
         (int64_t)record->parent, record->gate_before, record->gate_after);
     log->version_missing = log->version_missing || r < 0;
-    hzp_lock_release(&log->lock);
     return r;
 }
 
@@ -72,18 +71,14 @@ int32_t hzp_sample_log_read_versions(struct hzp_sample_log *log, uint64_t below,
                               " learned_through, learned_more, learned, parent, gate_before,"
                               " gate_after FROM versions"
                               " WHERE id < ?1 ORDER BY id DESC LIMIT ?2";
-    sqlite3_stmt *s;
     int32_t n = 0;
-    int code = SQLITE_OK;
-    hzp_lock_take(&log->lock);
-    int r = hzp_sample_log_query(log, sql, &s, reterr, "ii",
-                                 (int64_t)HZP_MIN(below, (uint64_t)INT64_MAX), (int64_t)max);
-    while (r >= 0 && n < max && (code = sqlite3_step(s)) == SQLITE_ROW)
-        read_record(s, &ret[n++]);
-    if (r >= 0)
-        r = hzp_sample_log_query_end(log, s, code, n, "reading versions", reterr);
-    hzp_lock_release(&log->lock);
-    return r;
+    HZP_LOCKED(&log->lock);
+    struct hzp_log_rows q =
+        hzp_sample_log_query(log, sql, "reading versions", reterr, "ii",
+                             (int64_t)HZP_MIN(below, (uint64_t)INT64_MAX), (int64_t)max);
+    while (n < max && hzp_sample_log_next(&q))
+        read_record(q.s, &ret[n++]);
+    return hzp_sample_log_query_end(&q, n);
 }
 
 /* Under lock, in a transaction. */
@@ -110,8 +105,7 @@ int hzp_sample_log_checkpoint(struct hzp_sample_log *log, uint64_t id, int64_t l
                               const char *name, const struct hzp_passes *passes, int32_t count,
                               struct hzp_err_text *reterr)
 {
-    hzp_lock_take(&log->lock);
-    int r = hzp_sample_log_exec(log, "BEGIN IMMEDIATE", "adding a checkpoint", reterr);
+    int r = hzp_sample_log_begin(log, "adding a checkpoint", reterr);
     if (r >= 0)
         r = drop_passes(log, reterr);
     if (r >= 0)
@@ -120,9 +114,7 @@ int hzp_sample_log_checkpoint(struct hzp_sample_log *log, uint64_t id, int64_t l
         r = hzp_sample_log_change(log, "INSERT OR REPLACE INTO checkpoints VALUES (?1, ?2, ?3)",
                                   "adding a checkpoint", reterr, "iit", (int64_t)id,
                                   learned_through, name);
-    r = hzp_sample_log_end(log, r, "adding a checkpoint", reterr);
-    hzp_lock_release(&log->lock);
-    return r;
+    return hzp_sample_log_end(log, r, "adding a checkpoint", reterr);
 }
 
 int32_t hzp_sample_log_checkpoints(struct hzp_sample_log *log, struct hzp_logged_checkpoint *ret,
@@ -130,37 +122,35 @@ int32_t hzp_sample_log_checkpoints(struct hzp_sample_log *log, struct hzp_logged
 {
     static const char sql[] =
         "SELECT id, learned_through, name FROM checkpoints ORDER BY id DESC LIMIT ?1";
-    int code = SQLITE_OK;
     int32_t n = 0;
-    sqlite3_stmt *s;
-    hzp_lock_take(&log->lock);
-    int r = hzp_sample_log_query(log, sql, &s, reterr, "i", (int64_t)max);
-    while (r >= 0 && n < max && (code = sqlite3_step(s)) == SQLITE_ROW) {
-        ret[n].id = (uint64_t)sqlite3_column_int64(s, 0);
-        ret[n].learned_through = sqlite3_column_int64(s, 1);
-        hzp_sample_log_column(s, 2, ret[n].name, sizeof(ret[n].name));
+    HZP_LOCKED(&log->lock);
+    struct hzp_log_rows q =
+        hzp_sample_log_query(log, sql, "reading checkpoints", reterr, "i", (int64_t)max);
+    while (n < max && hzp_sample_log_next(&q)) {
+        ret[n].id = (uint64_t)sqlite3_column_int64(q.s, 0);
+        ret[n].learned_through = sqlite3_column_int64(q.s, 1);
+        hzp_sample_log_column(q.s, 2, ret[n].name, sizeof(ret[n].name));
         n++;
     }
-    if (r >= 0)
-        r = hzp_sample_log_query_end(log, s, code, n, "reading checkpoints", reterr);
-    hzp_lock_release(&log->lock);
-    return r;
+    return hzp_sample_log_query_end(&q, n);
 }
 
 int hzp_sample_log_forget_checkpoint(struct hzp_sample_log *log, uint64_t id,
                                      struct hzp_err_text *reterr)
 {
-    hzp_lock_take(&log->lock);
-    int r = hzp_sample_log_change(log, "DELETE FROM checkpoints WHERE id = ?1",
-                                  "removing a checkpoint", reterr, "i", (int64_t)id);
-    hzp_lock_release(&log->lock);
-    return r;
+    HZP_LOCKED(&log->lock);
+    return hzp_sample_log_change(log, "DELETE FROM checkpoints WHERE id = ?1",
+                                 "removing a checkpoint", reterr, "i", (int64_t)id);
 }
+
+struct range {
+    int64_t first, last;
+};
 
 static int compare_ranges(const void *a, const void *b)
 {
-    const int64_t *x = a, *y = b;
-    return x[0] < y[0] ? -1 : x[0] > y[0];
+    const struct range *x = a, *y = b;
+    return x->first < y->first ? -1 : x->first > y->first;
 }
 
 /* Counts the samples with numbers above `after` that the journalled versions after the checkpoint
@@ -168,38 +158,28 @@ static int compare_ranges(const void *a, const void *b)
 static int count_retrain(struct hzp_sample_log *log, uint64_t checkpoint, int64_t after,
                          int64_t *ret, struct hzp_err_text *reterr)
 {
-    int64_t *range = NULL, ranges = 0, room = 0, total = 0, end = after;
-    sqlite3_stmt *s;
-    int code;
-    HZP_TRY(hzp_sample_log_query(log, "SELECT learned FROM versions WHERE id > ?1", &s, reterr, "i",
-                                 (int64_t)checkpoint));
-    while ((code = sqlite3_step(s)) == SQLITE_ROW) {
-        int64_t n = sqlite3_column_bytes(s, 0) / (int)(2 * sizeof(*range));
-        const char *blob = sqlite3_column_blob(s, 0);
-        for (int64_t i = 0; i < n; i++) {
-            int64_t pair[2];
-            memcpy(pair, blob + (size_t)i * sizeof(pair), sizeof(pair));
-            if (pair[1] <= after)
-                continue;
-            if (ranges == room) {
-                room = HZP_MAX(64, 2 * room);
-                range = hzp_xrealloc(range, (size_t)room * sizeof(pair));
-            }
-            memcpy(&range[2 * ranges++], pair, sizeof(pair));
-        }
+    struct range *range = NULL;
+    int32_t ranges = 0, room = 0;
+    struct hzp_log_rows q =
+        hzp_sample_log_query(log, "SELECT learned FROM versions WHERE id > ?1", "reading versions",
+                             reterr, "i", (int64_t)checkpoint);
+    while (hzp_sample_log_next(&q)) {
+        int32_t n = sqlite3_column_bytes(q.s, 0) / (int)sizeof(*range);
+        range = hzp_xgrow(range, &room, ranges + n, sizeof(*range));
+        if (n)
+            memcpy(range + ranges, sqlite3_column_blob(q.s, 0), (size_t)n * sizeof(*range));
+        ranges += n;
     }
-    int r = hzp_sample_log_query_end(log, s, code, HZP_OK, "reading versions", reterr);
+    int r = hzp_sample_log_query_end(&q, HZP_OK);
     if (ranges)
-        qsort(range, (size_t)ranges, 2 * sizeof(*range), compare_ranges);
-    for (int64_t i = 0; i < ranges; i++) {
-        int64_t first = HZP_MAX(range[2 * i], end + 1), last = range[2 * i + 1];
-        if (last >= first) {
-            total += last - first + 1;
-            end = last;
-        }
+        qsort(range, (size_t)ranges, sizeof(*range), compare_ranges);
+    *ret = 0;
+    for (int32_t i = 0; i < ranges; i++) {
+        int64_t first = HZP_MAX(range[i].first, after + 1);
+        *ret += HZP_MAX(range[i].last - first + 1, 0);
+        after = HZP_MAX(after, range[i].last);
     }
     free(range);
-    *ret = total;
     return r;
 }
 
@@ -211,11 +191,10 @@ static int write_mark(struct hzp_sample_log *log, struct hzp_err_text *reterr)
 
 int hzp_sample_log_mark(struct hzp_sample_log *log, struct hzp_err_text *reterr)
 {
-    hzp_lock_take(&log->lock);
+    HZP_LOCKED(&log->lock);
     int r = log->unmade ? hzp_sample_log_make(log, reterr) : HZP_OK;
     if (r == HZP_OK)
         r = write_mark(log, reterr);
-    hzp_lock_release(&log->lock);
     return r;
 }
 
@@ -273,10 +252,8 @@ int hzp_sample_log_resume(struct hzp_sample_log *log, uint64_t ids_used,
                           struct hzp_sample_log_resume *ret, struct hzp_err_text *reterr)
 {
     struct hzp_sample_log_resume resume = {0};
-    hzp_lock_take(&log->lock);
-    int r = read_resume(log, ids_used, &resume, reterr);
-    hzp_lock_release(&log->lock);
-    if (r >= 0)
-        *ret = resume;
-    return r;
+    HZP_LOCKED(&log->lock);
+    HZP_TRY(read_resume(log, ids_used, &resume, reterr));
+    *ret = resume;
+    return HZP_OK;
 }

@@ -91,26 +91,21 @@ int hzp_sample_queue_reserve(struct hzp_sample_queue *q, int32_t samples, int64_
     if (samples < 0 || tokens < 0 || samples > q->config.samples_max ||
         tokens > q->config.tokens_max)
         return HZP_EINVAL;
-    int r = HZP_EBUSY;
-    hzp_lock_take(&q->lock);
+    HZP_LOCKED(&q->lock);
     /* restore() may have exceeded the bounds, so compare with the remaining room */
-    if (samples <= q->config.samples_max - q->samples &&
-        tokens <= q->config.tokens_max - q->tokens) {
-        q->samples += samples;
-        q->tokens += tokens;
-        r = HZP_OK;
-    }
-    hzp_lock_release(&q->lock);
-    return r;
+    if (samples > q->config.samples_max - q->samples || tokens > q->config.tokens_max - q->tokens)
+        return HZP_EBUSY;
+    q->samples += samples;
+    q->tokens += tokens;
+    return HZP_OK;
 }
 
 void hzp_sample_queue_unreserve(struct hzp_sample_queue *q, int32_t samples, int64_t tokens)
 {
-    hzp_lock_take(&q->lock);
+    HZP_LOCKED(&q->lock);
     q->samples -= samples;
     q->tokens -= tokens;
     HZP_ASSERT(q->samples >= 0 && q->tokens >= 0);
-    hzp_lock_release(&q->lock);
 }
 
 static void push_locked(struct hzp_sample_queue *q, struct hzp_sample *sample)
@@ -150,19 +145,16 @@ static int32_t push_again(struct hzp_sample_queue *q, struct hzp_sample **sample
 
 void hzp_sample_queue_push(struct hzp_sample_queue *q, struct hzp_sample **sample, int32_t count)
 {
-    hzp_lock_take(&q->lock);
+    HZP_LOCKED(&q->lock);
     for (int32_t i = 0; i < count; i++)
         push_locked(q, sample[i]);
-    hzp_lock_release(&q->lock);
 }
 
 int32_t hzp_sample_queue_restore(struct hzp_sample_queue *q, struct hzp_sample **sample,
                                  int32_t count)
 {
-    hzp_lock_take(&q->lock);
-    int32_t left = push_again(q, sample, count);
-    hzp_lock_release(&q->lock);
-    return left;
+    HZP_LOCKED(&q->lock);
+    return push_again(q, sample, count);
 }
 
 void hzp_sample_queue_set_replay(struct hzp_sample_queue *q, struct hzp_sample **sample,
@@ -201,23 +193,19 @@ uint64_t hzp_sample_queue_age(struct hzp_sample_queue *q, uint64_t now_ns)
 {
     hzp_assert_engine_thread();
     now_ns = HZP_MAX(now_ns, 1);
-    hzp_lock_take(&q->lock);
+    HZP_LOCKED(&q->lock);
     uint64_t oldest = now_ns;
     for (int i = 0; i < HZP_COUNT(q->list); i++) {
         uint64_t since = stamp(&q->list[i], now_ns);
         oldest = HZP_MIN(oldest, since);
     }
-    hzp_lock_release(&q->lock);
     return now_ns > oldest ? now_ns - oldest : 0;
 }
 
 bool hzp_sample_queue_ready(struct hzp_sample_queue *q)
 {
-    hzp_lock_take(&q->lock);
-    bool ready =
-        q->redraw || q->ahead_undone || q->waiting.count || q->next.count || q->later.count;
-    hzp_lock_release(&q->lock);
-    return ready;
+    HZP_LOCKED(&q->lock);
+    return q->redraw || q->ahead_undone || q->waiting.count || q->next.count || q->later.count;
 }
 
 static void begin_round(struct hzp_sample_queue *q)
@@ -337,16 +325,14 @@ int32_t hzp_sample_queue_draw(struct hzp_sample_queue *q, int64_t tokens_max,
  * beyond the round, to whose end new samples may be added until then. */
 static bool draw_is_known(struct hzp_sample_queue *q, int64_t tokens_max)
 {
-    bool known = false;
     int64_t tokens = 0;
-    hzp_lock_take(&q->lock);
-    for (int32_t i = 0; i < q->waiting.count && !known; i++) {
-        int32_t count = q->waiting.entry[q->waiting.head + i].sample->count;
-        known = i && tokens + count > tokens_max;
-        tokens += count;
+    HZP_LOCKED(&q->lock);
+    for (int32_t i = 0; i < q->waiting.count; i++) {
+        tokens += q->waiting.entry[q->waiting.head + i].sample->count;
+        if (i && tokens > tokens_max)
+            return true;
     }
-    hzp_lock_release(&q->lock);
-    return known;
+    return false;
 }
 
 int32_t hzp_sample_queue_draw_ahead(struct hzp_sample_queue *q, int64_t tokens_max,
@@ -458,7 +444,7 @@ static int64_t end_pass(struct hzp_sample_queue *q, enum result result)
 {
     hzp_assert_engine_thread();
     bool left = false;
-    hzp_lock_take(&q->lock);
+    HZP_LOCKED(&q->lock);
     while (q->drawn.count) {
         struct entry entry = list_pop(&q->drawn);
         entry.learned |= result == LEARNED;
@@ -478,16 +464,14 @@ static int64_t end_pass(struct hzp_sample_queue *q, enum result result)
     }
     if (left)
         hzp_sample_queue_advance(q);
-    int64_t r = q->learned_through;
     promote(q);
-    hzp_lock_release(&q->lock);
-    return r;
+    return q->learned_through;
 }
 
 int64_t hzp_sample_queue_foresee(struct hzp_sample_queue *q)
 {
     hzp_assert_engine_thread();
-    hzp_lock_take(&q->lock);
+    HZP_LOCKED(&q->lock);
     bool left = q->kept.count > 0;
     int64_t through = find_learned_through(q);
     for (int32_t i = 0; i < q->drawn.count; i++) {
@@ -497,18 +481,13 @@ int64_t hzp_sample_queue_foresee(struct hzp_sample_queue *q)
             through = HZP_MIN(through, number - 1);
         left = left || (number > 0 && entry->left <= 1);
     }
-    int64_t r = q->learned_through;
-    if (left)
-        r = HZP_MAX(r, through > 0 ? through : -1);
-    hzp_lock_release(&q->lock);
-    return r;
+    return left ? HZP_MAX(q->learned_through, through > 0 ? through : -1) : q->learned_through;
 }
 
 void hzp_sample_queue_fail(struct hzp_sample_queue *q, int64_t number)
 {
-    hzp_lock_take(&q->lock);
+    HZP_LOCKED(&q->lock);
     note_failed(q, number);
-    hzp_lock_release(&q->lock);
 }
 
 int64_t hzp_sample_queue_done(struct hzp_sample_queue *q)
@@ -529,11 +508,10 @@ int64_t hzp_sample_queue_reject(struct hzp_sample_queue *q)
 static int32_t read_numbers(struct hzp_sample_queue *q, const struct numbers *list, int32_t from,
                             int64_t *ret, int32_t max)
 {
-    hzp_lock_take(&q->lock);
+    HZP_LOCKED(&q->lock);
     int32_t n = HZP_MIN(list->count - HZP_MIN(from, list->count), max);
     for (int32_t i = 0; i < n; i++)
         ret[i] = list->number[from + i];
-    hzp_lock_release(&q->lock);
     return n;
 }
 
@@ -584,44 +562,39 @@ static int32_t drop_all(struct hzp_sample_queue *q, int64_t first, int64_t last)
 void hzp_sample_queue_replace(struct hzp_sample_queue *q, struct hzp_sample **sample, int32_t count,
                               int64_t learned_through, int64_t pushed_through)
 {
-    hzp_lock_take(&q->lock);
+    HZP_LOCKED(&q->lock);
     drop_all(q, 1, INT64_MAX);
     q->learned_through = learned_through > 0 ? learned_through : -1;
     q->pushed_through = q->learned_through;
     q->touched_through = HZP_MAX(learned_through, 0);
     push_again(q, sample, count);
     q->pushed_through = HZP_MAX(q->pushed_through, pushed_through);
-    hzp_lock_release(&q->lock);
 }
 
 bool hzp_sample_queue_remove(struct hzp_sample_queue *q, int64_t number)
 {
-    hzp_lock_take(&q->lock);
-    bool removed = drop_all(q, number, number) > 0;
-    hzp_lock_release(&q->lock);
-    return removed;
+    HZP_LOCKED(&q->lock);
+    return drop_all(q, number, number) > 0;
 }
 
 void hzp_sample_queue_undo(struct hzp_sample_queue *q)
 {
     hzp_assert_engine_thread();
-    hzp_lock_take(&q->lock);
+    HZP_LOCKED(&q->lock);
     q->redraw = q->drawn.count > 0;
     q->ahead_undone = q->ahead.count > 0;
-    hzp_lock_release(&q->lock);
 }
 
 void hzp_sample_queue_undo_ahead(struct hzp_sample_queue *q)
 {
     hzp_assert_engine_thread();
-    hzp_lock_take(&q->lock);
+    HZP_LOCKED(&q->lock);
     q->ahead_undone = q->ahead.count > 0;
-    hzp_lock_release(&q->lock);
 }
 
 void hzp_sample_queue_read_stats(struct hzp_sample_queue *q, struct hzp_sample_queue_stats *ret)
 {
-    hzp_lock_take(&q->lock);
+    HZP_LOCKED(&q->lock);
     *ret = (struct hzp_sample_queue_stats){
         .samples = q->samples,
         .samples_max = q->config.samples_max,
@@ -631,7 +604,6 @@ void hzp_sample_queue_read_stats(struct hzp_sample_queue *q, struct hzp_sample_q
         .touched_through = q->touched_through,
         .rows = HZP_MAX(q->work, 0.0) * (1 + (q->replays ? q->config.replay_ratio : 0)),
     };
-    hzp_lock_release(&q->lock);
 }
 
 int64_t hzp_sample_queue_count_draws(const struct hzp_sample_queue_config *config,

@@ -48,7 +48,7 @@ void hzp_sample_queue_begin_group(struct hzp_sample_queue *q, int64_t tokens_max
 struct hzp_sample_group hzp_sample_queue_group(struct hzp_sample_queue *q)
 {
     struct hzp_sample_group group = {0};
-    hzp_lock_take(&q->lock);
+    HZP_LOCKED(&q->lock);
     const struct list *lists[] = {&q->waiting, &q->next, &q->drawn, &q->kept};
     for (int i = 0; i < HZP_COUNT(lists); i++)
         for (int32_t j = 0; j < lists[i]->count; j++) {
@@ -58,7 +58,6 @@ struct hzp_sample_group hzp_sample_queue_group(struct hzp_sample_queue *q)
             group.last = HZP_MAX(group.last, number);
         }
     group.ended = group.samples && group.samples == q->kept.count;
-    hzp_lock_release(&q->lock);
     return group;
 }
 
@@ -95,7 +94,7 @@ int64_t hzp_sample_queue_judge(struct hzp_sample_queue *q, enum hzp_group_verdic
 {
     hzp_assert_engine_thread();
     struct list *kept = &q->kept;
-    hzp_lock_take(&q->lock);
+    HZP_LOCKED(&q->lock);
     if (verdict != HZP_GROUP_ACCEPTED)
         restore(q);
     if (verdict == HZP_GROUP_WITHDRAWN) { /* those that wait already are behind it */
@@ -116,7 +115,5 @@ int64_t hzp_sample_queue_judge(struct hzp_sample_queue *q, enum hzp_group_verdic
     }
     if (verdict != HZP_GROUP_WITHDRAWN)
         hzp_sample_queue_advance(q);
-    int64_t r = q->learned_through;
-    hzp_lock_release(&q->lock);
-    return r;
+    return q->learned_through;
 }

@@ -113,7 +113,7 @@ void hzp_blocks_whole(struct hzp_answer *a, json_t *(*f)(const struct hzp_answer
 
 json_t *hzp_block_text(const struct hzp_answer *a)
 {
-    return hzp_text_json(a->block.text.bytes ? a->block.text.data : "", a->block.text.bytes);
+    return hzp_text_json(a->block.text.data, a->block.text.bytes);
 }
 
 /* ---- requests ---- */
@@ -182,11 +182,6 @@ void hzp_blocks_rename(const json_t *places, struct hzp_err_text *reterr)
     set_param(reterr, param);
 }
 
-int hzp_blocks_wrong(struct hzp_err_text *reterr, const char *param, const char *what)
-{
-    return hzp_fail_param(reterr, HZP_EINVAL, param, "%s %s", param, what);
-}
-
 int hzp_blocks_tools(const json_t *body,
                      int (*read)(const json_t *tool, const char *path, json_t **ret,
                                  struct hzp_err_text *reterr),
@@ -197,7 +192,7 @@ int hzp_blocks_tools(const json_t *body,
     size_t i;
     json_object_set_new(chat, "tools", tools);
     if (list && !json_is_null(list) && !json_is_array(list))
-        return hzp_blocks_wrong(reterr, "tools", "must be a list");
+        return hzp_wrong(reterr, "tools", "must be a list");
     json_array_foreach(list, i, tool)
     {
         char path[32];

@@ -47,9 +47,6 @@ json_t *hzp_blocks_places(json_t *chat);
 /* An error about one of the chat's messages becomes one about its place. */
 void hzp_blocks_rename(const json_t *places, struct hzp_err_text *reterr);
 
-/* A field of the request is wrong: HZP_EINVAL, "param what". */
-int hzp_blocks_wrong(struct hzp_err_text *reterr, const char *param, const char *what);
-
 /* Sets the chat's tools from the request's.  read makes the function of one of them, which is at
  * `path` in the request.  HZP_EINVAL: they are no list; or what read returns. */
 int hzp_blocks_tools(const json_t *body,

@@ -64,7 +64,7 @@ static json_t *with_begun(const struct hzp_completion *c, const char *text, size
         return hzp_text_json(text, bytes);
     if (hzp_textbuf_append(&all, json_string_value(begun), json_string_length(begun)) == HZP_OK &&
         hzp_textbuf_append(&all, text, bytes) == HZP_OK)
-        json = hzp_text_json(all.bytes ? all.data : "", all.bytes);
+        json = hzp_text_json(all.data, all.bytes);
     hzp_textbuf_fini(&all);
     return json;
 }

@@ -25,14 +25,12 @@ static int check_output(const json_t *body, struct hzp_err_text *reterr)
     const json_t *modalities = json_object_get(body, "modalities"), *each;
     size_t i;
     if (modalities && !json_is_null(modalities) && !json_is_array(modalities))
-        return hzp_fail_param(reterr, HZP_EINVAL, "modalities", "modalities must be a list, not %s",
-                              hzp_json_kind(modalities));
+        return hzp_wrong(reterr, "modalities", "must be a list, not %s", hzp_json_kind(modalities));
     json_array_foreach(modalities, i, each)
     {
         const char *name = json_string_value(each);
         if (!name || strcmp(name, "text"))
-            return hzp_fail_param(reterr, HZP_EINVAL, "modalities",
-                                  "modalities: this server makes text only");
+            return hzp_wrong(reterr, "modalities", ": this server makes text only");
     }
     return HZP_OK;
 }
@@ -58,8 +56,7 @@ static int typed(const json_t *body, const char *name, json_type type, const cha
     if (!value || json_is_null(value))
         return HZP_OK;
     if (json_typeof(value) != type)
-        return hzp_fail_param(reterr, HZP_EINVAL, name, "%s must be %s, not %s", name, kind,
-                              hzp_json_kind(value));
+        return hzp_wrong(reterr, name, "must be %s, not %s", kind, hzp_json_kind(value));
     *ret = value;
     return HZP_OK;
 }
@@ -72,9 +69,9 @@ static int read_named_tool(const json_t *choice, const json_t *tools, struct pro
     const char *name = json_string_value(json_object_get(function, "name"));
     size_t i;
     if (!name)
-        return hzp_fail_param(reterr, HZP_EINVAL, "tool_choice",
-                              "tool_choice must be \"auto\", \"none\", \"required\" or {\"type\": "
-                              "\"function\", \"function\": {\"name\": ...}}");
+        return hzp_wrong(reterr, "tool_choice",
+                         "must be \"auto\", \"none\", \"required\" or {\"type\": \"function\", "
+                         "\"function\": {\"name\": ...}}");
     json_array_foreach(tools, i, tool)
     {
         const json_t *own = json_object_get(json_object_get(tool, "function"), "name");
@@ -83,8 +80,7 @@ static int read_named_tool(const json_t *choice, const json_t *tools, struct pro
     }
     p->must_call = true;
     return p->must_name ? HZP_OK
-                        : hzp_fail_param(reterr, HZP_EINVAL, "tool_choice",
-                                         "tool_choice: no tool is named \"%.64s\"", name);
+                        : hzp_wrong(reterr, "tool_choice", ": no tool is named \"%.64s\"", name);
 }
 
 /* One of tools: {"type": "function", "function": {"name": ..., "strict": ...}}. */
@@ -96,20 +92,17 @@ static int check_tool(const json_t *tool, size_t i, struct prompt *p, struct hzp
     char param[64];
     snprintf(param, sizeof(param), "tools[%zu]", i);
     if (!json_is_string(name))
-        return hzp_fail_param(reterr, HZP_EINVAL, param, "%s must have a function with a name",
-                              param);
+        return hzp_wrong(reterr, param, "must have a function with a name");
     size_t bytes = json_string_length(name);
     if (!bytes || bytes > TOOL_NAME_MAX || strlen(json_string_value(name)) != bytes)
-        return hzp_fail_param(reterr, HZP_EINVAL, param,
-                              "%s: a name has 1 to %d bytes, and none of them is \\u0000", param,
-                              TOOL_NAME_MAX);
+        return hzp_wrong(reterr, param, ": a name has 1 to %d bytes, and none of them is \\u0000",
+                         TOOL_NAME_MAX);
     if (strict && !json_is_null(strict) && !json_is_boolean(strict))
-        return hzp_fail_param(reterr, HZP_EINVAL, param, "%s: strict must be a boolean", param);
+        return hzp_wrong(reterr, param, ": strict must be a boolean");
     const json_t *type = json_object_get(json_object_get(function, "parameters"), "type");
     if (json_is_string(type) && strcmp(json_string_value(type), "object"))
-        return hzp_fail_param(reterr, HZP_EINVAL, param,
-                              "%s: parameters must be a schema of type object, not %.64s", param,
-                              json_string_value(type));
+        return hzp_wrong(reterr, param, ": parameters must be a schema of type object, not %.64s",
+                         json_string_value(type));
     p->strict |= json_is_true(strict);
     return HZP_OK;
 }
@@ -130,8 +123,7 @@ static int read_tools(const json_t *body, struct prompt *p, struct hzp_err_text 
             HZP_TRY(read_named_tool(choice, tools, p, reterr));
     }
     if (p->must_call && !json_array_size(tools))
-        return hzp_fail_param(reterr, HZP_EINVAL, "tool_choice",
-                              "tool_choice asks for a call, but there are no tools");
+        return hzp_wrong(reterr, "tool_choice", "asks for a call, but there are no tools");
     p->request.tools = json_array_size(tools) ? tools : NULL;
     return HZP_OK;
 }
@@ -172,8 +164,7 @@ static int read_template_fields(const json_t *body, const struct hzp_chat *chat,
             ignore(params, "reasoning_effort");
     }
     if (tools && !hzp_chat_uses(chat, tools, "tools"))
-        return hzp_fail_param(reterr, HZP_EINVAL, "tools",
-                              "tools: the model's chat template has no place for tools");
+        return hzp_wrong(reterr, "tools", ": the model's chat template has no place for tools");
     if (p->request.documents && !hzp_chat_uses(chat, tools, "documents"))
         ignore(params, "documents");
     p->request.more = p->more;
@@ -182,9 +173,8 @@ static int read_template_fields(const json_t *body, const struct hzp_chat *chat,
     p->request.generation_prompt = !p->request.continues;
     hzp_given_bool(body, "add_generation_prompt", &p->request.generation_prompt);
     if (given && p->request.generation_prompt && p->request.continues)
-        return hzp_fail_param(
-            reterr, HZP_EINVAL, "continue_final_message",
-            "continue_final_message and add_generation_prompt exclude each other");
+        return hzp_wrong(reterr, "continue_final_message",
+                         "and add_generation_prompt exclude each other");
     return HZP_OK;
 }
 
@@ -205,20 +195,18 @@ static int read_echo(struct prompt *p, struct hzp_completion_params *params,
 static int read_numbers(const json_t *body, struct hzp_completion_params *params,
                         int64_t *ret_max_tokens, struct hzp_err_text *reterr)
 {
-    int64_t n = 1, max_tokens = -1, min_tokens = 0, tops = -1;
+    int64_t max_tokens = -1;
+    int32_t tops = -1;
     bool logprobs = false;
-    hzp_given_int(body, "n", &n);
+    hzp_given_int32(body, "n", &params->n);
     hzp_given_int(body, "max_tokens", &max_tokens);
     hzp_given_int(body, "max_completion_tokens", &max_tokens);
-    hzp_given_int(body, "min_tokens", &min_tokens);
+    hzp_given_int32(body, "min_tokens", &params->min_tokens);
     hzp_given_bool(body, "logprobs", &logprobs);
-    hzp_given_int(body, "top_logprobs", &tops);
+    hzp_given_int32(body, "top_logprobs", &tops);
     if (tops > 0 && !logprobs)
-        return hzp_fail_param(reterr, HZP_EINVAL, "top_logprobs",
-                              "top_logprobs requires logprobs to be true");
-    params->n = (int32_t)n;
-    params->min_tokens = (int32_t)min_tokens;
-    params->logprobs = logprobs ? (int32_t)HZP_MAX(tops, 0) : -1;
+        return hzp_wrong(reterr, "top_logprobs", "requires logprobs to be true");
+    params->logprobs = logprobs ? HZP_MAX(tops, 0) : -1;
     *ret_max_tokens = max_tokens;
     return HZP_OK;
 }
@@ -242,9 +230,8 @@ static int set_max_tokens(const struct hzp_engine *engine, int64_t max_tokens,
                               params->prompt[0].n, (long long)max_tokens);
     params->max_tokens = (int32_t)(max_tokens < 0 ? room : max_tokens);
     if (params->min_tokens > params->max_tokens)
-        return hzp_fail_param(reterr, HZP_EINVAL, "min_tokens",
-                              "min_tokens (%d) must not exceed max_tokens (%d)", params->min_tokens,
-                              params->max_tokens);
+        return hzp_wrong(reterr, "min_tokens", "(%d) must not exceed max_tokens (%d)",
+                         params->min_tokens, params->max_tokens);
     return HZP_OK;
 }
 
@@ -387,9 +374,8 @@ static int check_names(const json_t *tools, enum hzp_reply_calls calls, struct h
             json_string_value(json_object_get(json_object_get(tool, "function"), "name"));
         snprintf(param, sizeof(param), "tools[%zu]", i);
         if (!hzp_call_form_has_name(calls, name))
-            return hzp_fail_param(reterr, HZP_EINVAL, param,
-                                  "%s: calls of this model cannot have the name \"%.64s\"", param,
-                                  name);
+            return hzp_wrong(reterr, param, ": calls of this model cannot have the name \"%.64s\"",
+                             name);
     }
     return HZP_OK;
 }

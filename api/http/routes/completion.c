@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "api/http/routes/completion.h"
 
+#include "base/utf8.h"
 #include "base/arena.h"
 
 #include <stdlib.h>
@@ -253,14 +254,6 @@ void hzp_completion_wait(struct hzp_completion *c, uint64_t wait_ns)
 
 /* ---- tokens to text ---- */
 
-static int32_t count_codes(const char *text, size_t bytes)
-{
-    int32_t codes = 0;
-    for (size_t i = 0; i < bytes; i++)
-        codes += ((unsigned char)text[i] & 0xC0) != 0x80;
-    return codes;
-}
-
 static void finish(struct hzp_completion *c, struct hzp_choice *choice, enum hzp_finish how)
 {
     choice->finish = how;
@@ -271,7 +264,7 @@ static void finish(struct hzp_completion *c, struct hzp_choice *choice, enum hzp
 static bool pass_piece(struct hzp_completion *c, struct hzp_choice *choice)
 {
     int r;
-    choice->codes += count_codes(choice->piece.data, choice->piece.bytes);
+    choice->codes += (int32_t)hzp_utf8_count(choice->piece.data, choice->piece.bytes);
     /* Until min_tokens is reached, stop strings are not looked for. */
     if (choice->seen <= c->params.min_tokens && c->params.min_tokens)
         r = hzp_stop_pass(&choice->stop, choice->piece.data, choice->piece.bytes, &choice->text);

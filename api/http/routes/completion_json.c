@@ -195,14 +195,6 @@ static void add_token(const struct hzp_completion *c, struct logprobs *to,
     json_array_append_new(to->offsets, json_integer(offset));
 }
 
-static int32_t count_codes(const char *text, size_t bytes)
-{
-    int32_t codes = 0;
-    for (size_t i = 0; i < bytes; i++)
-        codes += ((unsigned char)text[i] & 0xC0) != 0x80;
-    return codes;
-}
-
 /* The prompt's tokens.  Returns how many code points their text has. */
 static int32_t add_prompt(const struct hzp_completion *c, const struct hzp_choice *choice,
                           struct logprobs *to)
@@ -225,7 +217,7 @@ static int32_t add_prompt(const struct hzp_completion *c, const struct hzp_choic
         }
         text.bytes = 0;
         if (hzp_detokenizer_feed(&detok, rq->prompt[p], &text) == HZP_OK)
-            offset += count_codes(text.data, text.bytes);
+            offset += (int32_t)hzp_utf8_count(text.data, text.bytes);
     }
     hzp_textbuf_fini(&text);
     return offset;
@@ -243,7 +235,7 @@ static json_t *logprobs_json(const struct hzp_completion *c, const struct hzp_ch
         if (first)
             before = add_prompt(c, choice, &to);
         if (prompt->data)
-            before = count_codes(prompt->data, prompt->bytes);
+            before = (int32_t)hzp_utf8_count(prompt->data, prompt->bytes);
     }
     for (int32_t n = token0; n < choice->seen; n++) {
         size_t tops = (size_t)n * (size_t)rq->tops;
@@ -342,7 +334,7 @@ static json_t *choice_text(const struct hzp_completion *c, const struct hzp_choi
         hzp_tokenizer_decode(c->engine->parts.tok, ids->ids, ids->n, c->params.skip_special, &all);
     if (bytes)
         hzp_textbuf_append(&all, text, bytes);
-    json_t *json = hzp_text_json(all.bytes ? all.data : "", all.bytes);
+    json_t *json = hzp_text_json(all.data, all.bytes);
     hzp_textbuf_fini(&all);
     return json;
 }

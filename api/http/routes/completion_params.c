@@ -159,7 +159,7 @@ static int add_tokens(struct hzp_completion_params *params, const struct hzp_eng
                       const json_t *list, struct hzp_err_text *reterr)
 {
     if (params->suffix)
-        return hzp_fail_param(reterr, HZP_EINVAL, "suffix", "suffix wants the prompt as text");
+        return hzp_wrong(reterr, "suffix", "wants the prompt as text");
     HZP_TRY(new_prompt(params, reterr));
     struct hzp_tokens *prompt = &params->prompt[params->prompts - 1];
     size_t i;
@@ -218,8 +218,8 @@ static int fill_middle(const struct hzp_engine *engine, const json_t *prompt, co
         HZP_TRY(hzp_textbuf_append(ret, json_string_value(suffix), json_string_length(suffix)));
         return hzp_textbuf_append(ret, mark[2], strlen(mark[2]));
     }
-    return hzp_fail_param(reterr, HZP_EINVAL, "suffix",
-                          "suffix: this model's tokenizer has no tokens for fill-in-the-middle");
+    return hzp_wrong(reterr, "suffix",
+                     ": this model's tokenizer has no tokens for fill-in-the-middle");
 }
 
 static int add_string(struct hzp_completion_params *params, const struct hzp_engine *engine,
@@ -253,13 +253,13 @@ static int read_prompt(const json_t *body, const struct hzp_engine *engine,
 {
     const json_t *prompt = json_object_get(body, "prompt");
     if (!prompt || json_is_null(prompt))
-        return hzp_fail_param(reterr, HZP_EINVAL, "prompt", "prompt is missing");
+        return hzp_wrong(reterr, "prompt", "is missing");
     if (json_is_string(prompt))
         return add_string(params, engine, prompt, reterr);
     if (!json_is_array(prompt) || !json_array_size(prompt))
-        return hzp_fail_param(reterr, HZP_EINVAL, "prompt",
-                              "prompt must be a string, strings, tokens or lists of tokens, not %s",
-                              json_is_array(prompt) ? "an empty list" : hzp_json_kind(prompt));
+        return hzp_wrong(reterr, "prompt",
+                         "must be a string, strings, tokens or lists of tokens, not %s",
+                         json_is_array(prompt) ? "an empty list" : hzp_json_kind(prompt));
     if (json_is_integer(json_array_get(prompt, 0)))
         return add_tokens(params, engine, prompt, reterr);
     size_t i;
@@ -284,15 +284,13 @@ static int add_stop(struct hzp_completion_params *params, const json_t *value,
                     struct hzp_err_text *reterr)
 {
     if (!json_is_string(value))
-        return hzp_fail_param(reterr, HZP_EINVAL, "stop",
-                              "stop must be a string or a list of strings, not %s",
-                              hzp_json_kind(value));
+        return hzp_wrong(reterr, "stop", "must be a string or a list of strings, not %s",
+                         hzp_json_kind(value));
     size_t bytes = json_string_length(value);
     if (!bytes)
-        return hzp_fail_param(reterr, HZP_EINVAL, "stop", "stop cannot contain an empty string");
+        return hzp_wrong(reterr, "stop", "cannot contain an empty string");
     if (params->stops == HZP_STOPS_MAX)
-        return hzp_fail_param(reterr, HZP_EINVAL, "stop", "stop: at most %d strings",
-                              HZP_STOPS_MAX);
+        return hzp_wrong(reterr, "stop", ": at most %d strings", HZP_STOPS_MAX);
     char *copy = malloc(bytes + 1);
     if (!copy)
         return hzp_fail(reterr, HZP_ENOMEM, "no memory for this request now");
@@ -317,16 +315,14 @@ static int read_stops(const json_t *body, const struct hzp_engine *engine,
     if (!ids || json_is_null(ids))
         return HZP_OK;
     if (!json_is_array(ids) || json_array_size(ids) > HZP_STOP_IDS_MAX)
-        return hzp_fail_param(reterr, HZP_EINVAL, "stop_token_ids",
-                              "stop_token_ids must be a list of at most %d tokens",
-                              HZP_STOP_IDS_MAX);
+        return hzp_wrong(reterr, "stop_token_ids", "must be a list of at most %d tokens",
+                         HZP_STOP_IDS_MAX);
     json_array_foreach(ids, i, value)
     {
         json_int_t id = json_is_integer(value) ? json_integer_value(value) : -1;
         if (id < 0 || id >= engine->parts.config.vocab)
-            return hzp_fail_param(reterr, HZP_EINVAL, "stop_token_ids",
-                                  "stop_token_ids: item %zu is not an integer from 0 to %d", i,
-                                  engine->parts.config.vocab - 1);
+            return hzp_wrong(reterr, "stop_token_ids", ": item %zu is not an integer from 0 to %d",
+                             i, engine->parts.config.vocab - 1);
         params->stop_id[params->stop_ids++] = (int32_t)id;
     }
     return HZP_OK;
@@ -339,9 +335,8 @@ static int read_biases(const json_t *body, const struct hzp_engine *engine,
     if (!biases || json_is_null(biases))
         return HZP_OK;
     if (!json_is_object(biases))
-        return hzp_fail_param(reterr, HZP_EINVAL, "logit_bias",
-                              "logit_bias must be an object from tokens to numbers, not %s",
-                              hzp_json_kind(biases));
+        return hzp_wrong(reterr, "logit_bias", "must be an object from tokens to numbers, not %s",
+                         hzp_json_kind(biases));
     const char *key;
     json_t *value;
     size_t bytes;
@@ -352,16 +347,13 @@ static int read_biases(const json_t *body, const struct hzp_engine *engine,
         long token = strtol(key, &end, 10);
         if (*key < '0' || *key > '9' || (*key == '0' && key[1]) || end != key + bytes || errno ||
             token < 0 || token >= engine->parts.config.vocab)
-            return hzp_fail_param(reterr, HZP_EINVAL, "logit_bias",
-                                  "logit_bias: \"%.32s\" is not a token from 0 to %d", key,
-                                  engine->parts.config.vocab - 1);
+            return hzp_wrong(reterr, "logit_bias", ": \"%.32s\" is not a token from 0 to %d", key,
+                             engine->parts.config.vocab - 1);
         if (!json_is_number(value) || fabs(json_number_value(value)) > 100)
-            return hzp_fail_param(reterr, HZP_EINVAL, "logit_bias",
-                                  "logit_bias: the bias of token %ld must be from -100 to 100",
-                                  token);
+            return hzp_wrong(reterr, "logit_bias",
+                             ": the bias of token %ld must be from -100 to 100", token);
         if (params->biases == HZP_BIASES_MAX)
-            return hzp_fail_param(reterr, HZP_EINVAL, "logit_bias", "logit_bias: at most %d tokens",
-                                  HZP_BIASES_MAX);
+            return hzp_wrong(reterr, "logit_bias", ": at most %d tokens", HZP_BIASES_MAX);
         params->bias_token[params->biases] = (int32_t)token;
         /* As in OpenAI's API: -100 bans the token whatever its logit. */
         float bias = (float)json_number_value(value);
@@ -379,14 +371,14 @@ static int read_sampling(const json_t *body, struct hzp_completion_params *param
     hzp_given_number(body, "temperature", &s->temperature);
     hzp_given_number(body, "top_p", &s->top_p);
     if (s->top_p <= 0)
-        return hzp_fail_param(reterr, HZP_EINVAL, "top_p", "top_p must be above 0, at most 1");
+        return hzp_wrong(reterr, "top_p", "must be above 0, at most 1");
     hzp_given_number(body, "min_p", &s->min_p);
     hzp_given_number(body, "repetition_penalty", &s->repetition);
     hzp_given_number(body, "presence_penalty", &s->presence);
     hzp_given_number(body, "frequency_penalty", &s->frequency);
-    int64_t top_k = 0, seed = (int64_t)s->seed;
-    hzp_given_int(body, "top_k", &top_k);
-    s->top_k = top_k < 0 ? 0 : (int32_t)top_k;
+    int64_t seed = (int64_t)s->seed;
+    hzp_given_int32(body, "top_k", &s->top_k);
+    s->top_k = HZP_MAX(s->top_k, 0);
     hzp_given_int(body, "seed", &seed);
     s->seed = (uint64_t)seed;
     return HZP_OK;
@@ -396,30 +388,22 @@ static int read_sampling(const json_t *body, struct hzp_completion_params *param
 static int read_numbers(const json_t *body, struct hzp_completion_params *params,
                         struct hzp_err_text *reterr)
 {
-    int64_t n = params->n, max_tokens = params->max_tokens, min_tokens = 0, logprobs = -1;
-    hzp_given_int(body, "n", &n);
-    hzp_given_int(body, "max_tokens", &max_tokens);
-    hzp_given_int(body, "min_tokens", &min_tokens);
-    hzp_given_int(body, "logprobs", &logprobs);
-    int64_t best_of = n;
-    hzp_given_int(body, "best_of", &best_of);
+    hzp_given_int32(body, "n", &params->n);
+    hzp_given_int32(body, "max_tokens", &params->max_tokens);
+    hzp_given_int32(body, "min_tokens", &params->min_tokens);
+    hzp_given_int32(body, "logprobs", &params->logprobs);
+    int32_t n = params->n, best_of = n;
+    hzp_given_int32(body, "best_of", &best_of);
     if (best_of < n && best_of != 1)
-        return hzp_fail_param(reterr, HZP_EINVAL, "best_of",
-                              "best_of (%lld) must not be less than n (%lld)", (long long)best_of,
-                              (long long)n);
+        return hzp_wrong(reterr, "best_of", "(%d) must not be less than n (%d)", best_of, n);
     if (best_of > n && json_is_true(json_object_get(body, "stream")))
-        return hzp_fail_param(reterr, HZP_EINVAL, "best_of",
-                              "best_of above n cannot be streamed: the best are known at the end");
-    params->best = best_of > n ? (int32_t)n : 0;
-    n = HZP_MAX(n, best_of);
-    if (min_tokens > max_tokens)
-        return hzp_fail_param(reterr, HZP_EINVAL, "min_tokens",
-                              "min_tokens (%lld) must not exceed max_tokens (%lld)",
-                              (long long)min_tokens, (long long)max_tokens);
-    params->n = (int32_t)n;
-    params->max_tokens = (int32_t)max_tokens;
-    params->min_tokens = (int32_t)min_tokens;
-    params->logprobs = (int32_t)logprobs;
+        return hzp_wrong(reterr, "best_of",
+                         "above n cannot be streamed: the best are known at the end");
+    params->best = best_of > n ? n : 0;
+    params->n = HZP_MAX(n, best_of);
+    if (params->min_tokens > params->max_tokens)
+        return hzp_wrong(reterr, "min_tokens", "(%d) must not exceed max_tokens (%d)",
+                         params->min_tokens, params->max_tokens);
     return HZP_OK;
 }
 
@@ -431,8 +415,8 @@ static int read_stream_option(const json_t *options, const char *name, bool *ret
     if (hzp_field_bool(options, name, ret, NULL) == HZP_OK)
         return HZP_OK;
     snprintf(path, sizeof(path), "stream_options.%s", name);
-    return hzp_fail_param(reterr, HZP_EINVAL, path, "%s must be true or false, not %s", path,
-                          hzp_json_kind(json_object_get(options, name)));
+    return hzp_wrong(reterr, path, "must be true or false, not %s",
+                     hzp_json_kind(json_object_get(options, name)));
 }
 
 static int read_flags(const json_t *body, struct hzp_completion_params *params,
@@ -445,22 +429,19 @@ static int read_flags(const json_t *body, struct hzp_completion_params *params,
     hzp_given_bool(body, "add_special_tokens", &params->add_special);
     hzp_given_bool(body, "return_token_ids", &params->return_ids);
     hzp_given_bool(body, "stream", &params->stream);
-    int64_t truncate = 0;
-    hzp_given_int(body, "truncate_prompt_tokens", &truncate);
-    params->truncate = (int32_t)truncate;
+    hzp_given_int32(body, "truncate_prompt_tokens", &params->truncate);
     const json_t *suffix = json_object_get(body, "suffix");
     params->suffix = json_string_length(suffix) ? suffix : NULL;
     if (params->suffix && params->echo)
-        return hzp_fail_param(reterr, HZP_EINVAL, "suffix", "suffix and echo exclude each other");
+        return hzp_wrong(reterr, "suffix", "and echo exclude each other");
     const json_t *options = json_object_get(body, "stream_options");
     if (!options || json_is_null(options))
         return HZP_OK;
     if (!params->stream)
-        return hzp_fail_param(reterr, HZP_EINVAL, "stream_options",
-                              "stream_options is allowed only with stream");
+        return hzp_wrong(reterr, "stream_options", "is allowed only with stream");
     if (!json_is_object(options))
-        return hzp_fail_param(reterr, HZP_EINVAL, "stream_options",
-                              "stream_options must be an object, not %s", hzp_json_kind(options));
+        return hzp_wrong(reterr, "stream_options", "must be an object, not %s",
+                         hzp_json_kind(options));
     HZP_TRY(read_stream_option(options, "include_usage", &params->include_usage, reterr));
     return read_stream_option(options, "continuous_usage_stats", &params->continuous_usage, reterr);
 }
@@ -470,14 +451,10 @@ int hzp_completion_parse_common(const json_t *body, const struct hzp_engine *eng
 {
     HZP_TRY(read_sampling(body, params, reterr));
     HZP_TRY(read_flags(body, params, reterr));
-    int64_t priority = 0, told = -1;
-    hzp_given_int(body, "priority", &priority);
-    hzp_given_int(body, "prompt_logprobs", &told);
-    params->priority = (int32_t)priority;
-    params->prompt_logprobs = (int32_t)told;
-    if (told >= 0 && params->stream)
-        return hzp_fail_param(reterr, HZP_EINVAL, "prompt_logprobs",
-                              "prompt_logprobs are not streamed");
+    hzp_given_int32(body, "priority", &params->priority);
+    hzp_given_int32(body, "prompt_logprobs", &params->prompt_logprobs);
+    if (params->prompt_logprobs >= 0 && params->stream)
+        return hzp_wrong(reterr, "prompt_logprobs", "are not streamed");
     HZP_TRY(read_stops(body, engine, params, reterr));
     return read_biases(body, engine, params, reterr);
 }

@@ -27,9 +27,8 @@ static int read_number(const struct hzp_exchange *x, const json_t *body, const c
     errno = 0;
     long long n = strtoll(text, &end, 10);
     if (errno || end == text || *end || n < 0 || n > high)
-        return hzp_fail_param(reterr, HZP_EINVAL, header,
-                              "%s must be a whole number from 0 to %lld, not \"%.40s\"", header,
-                              (long long)high, text);
+        return hzp_wrong(reterr, header, "must be a whole number from 0 to %lld, not \"%.40s\"",
+                         (long long)high, text);
     *ret = n;
     return HZP_OK;
 }
@@ -52,10 +51,9 @@ static int read_mode(const struct hzp_exchange *x, const json_t *body, struct hz
     HZP_TRY(read_text(x, body, "consistency", "x-hzpserve-consistency", &name, reterr));
     int mode = name ? hzp_consistency_find(name) : (int)ret->mode;
     if (mode < 0)
-        return hzp_fail_param(reterr, HZP_EINVAL, "consistency",
-                              "consistency must be \"continue\", \"abort\", \"recompute\" or "
-                              "\"pinned\", not \"%.40s\"",
-                              name);
+        return hzp_wrong(
+            reterr, "consistency",
+            "must be \"continue\", \"abort\", \"recompute\" or \"pinned\", not \"%.40s\"", name);
     ret->mode = (enum hzp_consistency)mode;
     return HZP_OK;
 }
@@ -64,10 +62,10 @@ static int limit_timeout(const char *name, double seconds, double most, uint64_t
                          struct hzp_err_text *reterr)
 {
     if (!(seconds >= 0 && seconds <= most))
-        return hzp_fail_param(reterr, HZP_EINVAL, name,
-                              "%s of %g seconds: this server lets requests wait for weights for %g "
-                              "(--weights-timeout)",
-                              name, seconds, most);
+        return hzp_wrong(
+            reterr, name,
+            "of %g seconds: this server lets requests wait for weights for %g (--weights-timeout)",
+            seconds, most);
     *ret_ns = (uint64_t)(seconds * 1e9);
     return HZP_OK;
 }
@@ -88,8 +86,7 @@ static int read_timeout(const struct hzp_exchange *x, const json_t *body, struct
     }
     const char *end = hzp_decimal(text, &seconds);
     if (!end || *end)
-        return hzp_fail_param(reterr, HZP_EINVAL, header,
-                              "%s must be a number of seconds, not \"%.40s\"", header, text);
+        return hzp_wrong(reterr, header, "must be a number of seconds, not \"%.40s\"", text);
     return limit_timeout(header, seconds, most, &ret->wait_ns, reterr);
 }
 
@@ -139,9 +136,8 @@ static int read_depth(struct hzp_exchange *x, const json_t *body, bool may_shed,
         share = engine->config.settings->serving.shed_depth;
     }
     if (!(share > 0 && share <= 1))
-        return hzp_fail_param(reterr, HZP_EINVAL, given ? "depth" : header,
-                              "%s must be a number above 0, at most 1: a share of the layers",
-                              given ? "depth" : header);
+        return hzp_wrong(reterr, given ? "depth" : header,
+                         "must be a number above 0, at most 1: a share of the layers");
     ret->depth = hzp_depth_of((float)share, engine->parts.config.layers);
     ret->shed = ret->depth && !given && !text;
     atomic_fetch_add(&x->server->shed, ret->shed);

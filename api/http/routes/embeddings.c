@@ -25,7 +25,7 @@ static int read_inputs(const json_t *body, const struct hzp_engine *engine,
     static const char *const names[] = {"add_special_tokens", "priority", "truncate_prompt_tokens"};
     json_t *input = json_object_get(body, "input");
     if (!input || json_is_null(input))
-        return hzp_fail_param(reterr, HZP_EINVAL, "input", "input is missing");
+        return hzp_wrong(reterr, "input", "is missing");
     json_t *asks = json_pack("{s:O, s:i}", "prompt", input, "max_tokens", 0);
     for (int i = 0; i < HZP_COUNT(names); i++)
         if (json_object_get(body, names[i]))

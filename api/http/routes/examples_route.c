@@ -9,7 +9,6 @@
 #include "api/http/wire/target.h"
 #include "api/learn/lessons.h"
 #include "api/learn/outlook.h"
-#include "api/learn/versions.h"
 #include "base/arena.h"
 #include "base/thread.h"
 

@@ -148,7 +148,9 @@ bool hzp_feedback_score(struct hzp_feedback *f, const char *id, double score, ui
         f->stats.sum += score;
         /* under the lock: scores of one answer arrive in order */
         if (f->trials && a->trial)
-            hzp_trials_score(f->trials, a->trial, a->on_trial, score, scored, before);
+            hzp_trials_note(f->trials, a->trial, a->on_trial,
+                            &(struct hzp_trial_side){.scores = !scored,
+                                                     .score = scored ? score - before : score});
     }
     hzp_lock_release(&f->lock);
     return a != NULL;

@@ -46,7 +46,7 @@ static int correct(const struct hzp_examples *ex, const json_t *text, int32_t pr
     if (r < 0)
         snprintf(reterr->param, sizeof(reterr->param), "correction");
     if (r >= 0 && tokens.n == (size_t)prompt)
-        r = hzp_fail_param(reterr, HZP_EINVAL, "correction", "correction has no tokens to learn");
+        r = hzp_wrong(reterr, "correction", "has no tokens to learn");
     if (r >= 0 && end >= 0)
         r = hzp_tokens_append(&tokens, &end, 1);
     if (r >= 0) {

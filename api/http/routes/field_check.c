@@ -56,10 +56,10 @@ static int check_words(const json_t *value, const char *name, const char *path,
     json_t *each;
     size_t i;
     if (hzp_json_spelling(value))
-        return hzp_fail_param(reterr, HZP_EINVAL, path, "%s: %s is out of range", path,
-                              hzp_json_number_text(value, text, sizeof(text)));
+        return hzp_wrong(reterr, path, ": %s is out of range",
+                         hzp_json_number_text(value, text, sizeof(text)));
     if (json_is_string(value) && !hzp_json_is_text(value) && hzp_among(words, name))
-        return hzp_fail_param(reterr, HZP_EINVAL, path, "%s must not have \\u0000 in it", path);
+        return hzp_wrong(reterr, path, "must not have \\u0000 in it");
     json_array_foreach(value, i, each)
     {
         snprintf(below, sizeof(below), "%.80s[%zu]", path, i);
@@ -95,9 +95,7 @@ int hzp_field_word(const struct hzp_field *field, const char *text, struct hzp_e
         n = HZP_MIN(n, sizeof(words) - 1);
     }
     json_decref(schema);
-    return good ? HZP_OK
-                : hzp_fail_param(reterr, HZP_EINVAL, field->name, "%s must be %s, not \"%.40s\"",
-                                 field->name, words, text);
+    return good ? HZP_OK : hzp_wrong(reterr, field->name, "must be %s, not \"%.40s\"", words, text);
 }
 
 /* Type and range of a plain value; compound ones are checked by the route. */
@@ -123,8 +121,8 @@ static int check_value(const struct hzp_field *field, const json_t *body,
     case HZP_FIELD_TEXT:
         return json_is_string(value) || json_is_null(value)
                    ? HZP_OK
-                   : hzp_fail_param(reterr, HZP_EINVAL, field->name, "%s must be a string, not %s",
-                                    field->name, hzp_json_kind(value));
+                   : hzp_wrong(reterr, field->name, "must be a string, not %s",
+                               hzp_json_kind(value));
     default:
         return is_data(field->name) && !hzp_json_spelling(value)
                    ? HZP_OK
@@ -214,8 +212,7 @@ int hzp_fields_check(const struct hzp_field_set *set, const json_t *body, json_t
         if (!field && !set->open)
             return hzp_fail_param(reterr, HZP_EINVAL, name, "there is no field %.64s", name);
         if (field && field->use == HZP_FIELD_REFUSED && !asks_for_nothing(field, value))
-            return hzp_fail_param(reterr, HZP_EINVAL, name, "%s is not supported: %s", name,
-                                  field->note);
+            return hzp_wrong(reterr, name, "is not supported: %s", field->note);
         if ((!field || field->use == HZP_FIELD_IGNORED) && !json_is_null(value))
             ignore(ignored, name);
         if (field && field->use <= HZP_FIELD_NEEDED)

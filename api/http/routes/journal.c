@@ -57,7 +57,7 @@ int hzp_journal_write(struct hzp_answer *a, bool events)
 
 static int wrong(struct hzp_err_text *reterr, const char *what)
 {
-    return hzp_fail_param(reterr, HZP_EINVAL, resume_header, "%s: %s", resume_header, what);
+    return hzp_wrong(reterr, resume_header, ": %s", what);
 }
 
 /* A blank and a number, in one line. */

@@ -182,7 +182,7 @@ static int read_asked(const json_t *body, struct asked *ret, struct hzp_err_text
     if (ret->version && (ret->lesson || ret->redo))
         return hzp_fail_param(reterr, HZP_EINVAL, "version", "either lesson or version, not both");
     if (ret->redo && !ret->lesson)
-        return hzp_fail_param(reterr, HZP_EINVAL, "redo", "redo needs the lesson's number");
+        return hzp_wrong(reterr, "redo", "needs the lesson's number");
     return HZP_OK;
 }
 

@@ -1,18 +1,60 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Makes metric_rows.c of metrics.json, which has the type and the help of each metric, while the program is built.
+"""Makes metric_rows.c of metrics.json, which has the type and the help of each metric, and of most where their values
+come from (metrics_text.h), while the program is built.
 
     make_metrics.py metrics.json metric_rows.c
 """
 import json
 import sys
 
-source, out = sys.argv[1:]
-with open(source, encoding="utf-8") as file:
-    metrics = json.load(file)
-with open(out, "w", encoding="utf-8") as file:
-    file.write('#include "api/http/routes/metrics_text.h"\n\nconst struct hzp_metric_row hzp_metric_rows[] = {\n')
-    for name in sorted(metrics):  # the order of strcmp, for names are ASCII
-        kind, text = metrics[name]
-        file.write("    {%s},\n" % ", ".join(json.dumps(each) for each in (name, kind, text)))
-    file.write("};\nconst int hzp_metric_count = %d;\n" % len(metrics))
+HEADERS = ["api/http/routes/feedback.h", "api/http/routes/metrics_text.h", "api/http/wire/door.h",
+           "api/http/wire/http.h", "api/learn/outlook.h", "nanobatch/split/split.h"]
+
+
+def value(field):
+    """The C expression of SOURCE.FIELD."""
+    name = "from->%s" % field.rstrip("?").replace(".", "->", 1)
+    return "(double)%s%s" % (name, " * 1e-9" if name.endswith("_ns") else "")
+
+
+def puts(name, kind, source):
+    """The statement that writes a metric."""
+    if isinstance(source, dict):
+        (label, fields), = source.items()
+        yield 'hzp_page_head(p, "%s");' % name
+        for text, field in fields.items():
+            yield 'hzp_page_labelled(p, "%s", "%s", %s);' % (label, text, value(field))
+    elif kind == "histogram":
+        yield 'hzp_page_histogram(p, "%s", &from->%s);' % (name, source.replace(".", "->", 1))
+    else:
+        condition = "if (isfinite(%s)) " % value(source) if source.endswith("?") else ""
+        yield '%shzp_page_put(p, "%s", %s);' % (condition, name, value(source))
+
+
+def source_of(source):
+    """The first part of SOURCE.FIELD: a member of struct hzp_metric_sources."""
+    while isinstance(source, dict):
+        source = next(iter(source.values()))
+    return source.split(".")[0]
+
+
+def main():
+    source, out = sys.argv[1:]
+    with open(source, encoding="utf-8") as file:
+        metrics = json.load(file)
+    with open(out, "w", encoding="utf-8") as file:
+        file.writelines('#include "%s"\n' % header for header in HEADERS)
+        file.write("\n#include <math.h>\n\nconst struct hzp_metric_row hzp_metric_rows[] = {\n")
+        for name in sorted(metrics):  # the order of strcmp, for names are ASCII
+            file.write("    {%s},\n" % ", ".join(json.dumps(each) for each in (name, *metrics[name][:2])))
+        file.write("};\nconst int hzp_metric_count = %d;\n\n" % len(metrics))
+        file.write("void hzp_page_sources(struct hzp_page *p, const struct hzp_metric_sources *from)\n{\n")
+        for name, (kind, _, *given) in metrics.items():
+            if given:
+                statements = " ".join(puts(name, kind, given[0]))
+                file.write("    if (from->%s) { %s }\n" % (source_of(given[0]), statements))
+        file.write("}\n")
+
+
+main()

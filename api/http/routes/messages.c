@@ -3,6 +3,7 @@
 #include "api/http/routes/blocks.h"
 #include "api/http/routes/field_table.h"
 #include "base/json.h"
+#include "base/words.h"
 
 #include <string.h>
 
@@ -17,11 +18,6 @@ static int join(struct hzp_textbuf *to, const json_t *text, const char *param,
     return HZP_OK;
 }
 
-static json_t *joined_json(const struct hzp_textbuf *text)
-{
-    return hzp_text_json(text->bytes ? text->data : "", text->bytes);
-}
-
 /* A string, or blocks of text joined: a new string.  param names it. */
 static int read_text(const json_t *value, const char *param, json_t **ret,
                      struct hzp_err_text *reterr)
@@ -33,7 +29,7 @@ static int read_text(const json_t *value, const char *param, json_t **ret,
         return HZP_OK;
     }
     if (!json_is_array(value))
-        return hzp_blocks_wrong(reterr, param, "must be a string or a list of blocks of text");
+        return hzp_wrong(reterr, param, "must be a string or a list of blocks of text");
     struct hzp_textbuf text = {0};
     int r = HZP_OK;
     json_array_foreach(value, i, block)
@@ -43,15 +39,14 @@ static int read_text(const json_t *value, const char *param, json_t **ret,
         char path[96];
         snprintf(path, sizeof(path), "%s[%zu]", param, i);
         if (!type || strcmp(type, "text") != 0 || !json_is_string(more))
-            r = hzp_blocks_wrong(reterr, path,
-                                 "must be a block of text: this server reads text only");
+            r = hzp_wrong(reterr, path, "must be a block of text: this server reads text only");
         else
             r = join(&text, more, param, reterr);
         if (r < 0)
             break;
     }
     if (r == HZP_OK)
-        *ret = joined_json(&text);
+        *ret = hzp_text_json(text.data, text.bytes);
     hzp_textbuf_fini(&text);
     return r;
 }
@@ -65,7 +60,7 @@ static int add_result(const json_t *block, const char *param, json_t *messages,
     char path[128];
     snprintf(path, sizeof(path), "%s.content", param);
     if (!json_is_string(id))
-        return hzp_blocks_wrong(reterr, param, "must have a tool_use_id");
+        return hzp_wrong(reterr, param, "must have a tool_use_id");
     if (content && !json_is_null(content))
         HZP_TRY(read_text(content, path, &text, reterr));
     json_object_set(hzp_blocks_add_message(messages, "tool", text ? text : json_string("")),
@@ -80,8 +75,7 @@ static int add_use(const json_t *block, const char *param, json_t *calls,
     json_t *name = json_object_get(block, "name"), *id = json_object_get(block, "id");
     const json_t *input = json_object_get(block, "input");
     if (!json_is_string(name) || !json_is_string(id) || !json_is_object(input))
-        return hzp_blocks_wrong(reterr, param,
-                                "must have an id, a name and an input, which is an object");
+        return hzp_wrong(reterr, param, "must have an id, a name and an input, which is an object");
     json_array_append_new(calls, json_pack("{s:O, s:s, s:{s:O, s:O}}", "id", id, "type", "function",
                                            "function", "name", name, "arguments", input));
     return HZP_OK;
@@ -117,10 +111,10 @@ static int read_blocks(const json_t *content, const char *param, json_t *message
             said->has_thinking = true;
             HZP_TRY(join(&said->thinking, thinking, path, reterr));
         } else if (!type || strcmp(type, "redacted_thinking") != 0)
-            return hzp_fail_param(reterr, HZP_EINVAL, path,
-                                  "%s: a block of type %.32s is not supported: this server reads "
-                                  "text, tool_use, tool_result and thinking",
-                                  path, type ? type : "null");
+            return hzp_wrong(reterr, path,
+                             ": a block of type %.32s is not supported: this server reads text, "
+                             "tool_use, tool_result and thinking",
+                             type ? type : "null");
     }
     return HZP_OK;
 }
@@ -137,17 +131,17 @@ static int add_message(const json_t *message, size_t i, json_t *messages,
     snprintf(param, sizeof(param), "messages[%zu]", i);
     snprintf(path, sizeof(path), "%s.content", param);
     if (!role || (strcmp(role, "user") != 0 && strcmp(role, "assistant") != 0))
-        r = hzp_blocks_wrong(reterr, param, "must have the role user or assistant");
+        r = hzp_wrong(reterr, param, "must have the role user or assistant");
     else if (json_is_string(content))
         text = json_copy((json_t *)content);
     else if (json_is_array(content))
         r = read_blocks(content, path, messages, calls, &said, reterr);
     else
-        r = hzp_blocks_wrong(reterr, path, "must be a string or a list of blocks");
+        r = hzp_wrong(reterr, path, "must be a string or a list of blocks");
     if (said.has_text)
-        text = joined_json(&said.text);
+        text = hzp_text_json(said.text.data, said.text.bytes);
     if (said.has_thinking)
-        thinking = joined_json(&said.thinking);
+        thinking = hzp_text_json(said.thinking.data, said.thinking.bytes);
     hzp_textbuf_fini(&said.text);
     hzp_textbuf_fini(&said.thinking);
     bool results = json_is_array(content) && !text && !json_array_size(calls) && !thinking;
@@ -179,7 +173,7 @@ static int read_messages(const json_t *body, json_t *chat, json_t *messages,
         hzp_blocks_place(chat, "system");
     }
     if (!json_is_array(list) || !json_array_size(list))
-        return hzp_blocks_wrong(reterr, "messages", "must be a list of messages");
+        return hzp_wrong(reterr, "messages", "must be a list of messages");
     json_array_foreach(list, i, message)
     {
         char path[48];
@@ -195,8 +189,7 @@ static int read_tool(const json_t *tool, const char *path, json_t **ret,
 {
     json_t *name = json_object_get(tool, "name"), *schema = json_object_get(tool, "input_schema");
     if (!json_is_string(name) || !json_is_object(schema))
-        return hzp_blocks_wrong(reterr, path,
-                                "must have a name and an input_schema, which is an object");
+        return hzp_wrong(reterr, path, "must have a name and an input_schema, which is an object");
     *ret = json_pack("{s:O, s:O}", "name", name, "parameters", schema);
     if (json_is_string(json_object_get(tool, "description")))
         json_object_set(*ret, "description", json_object_get(tool, "description"));
@@ -216,12 +209,12 @@ static int read_choice(const json_t *body, json_t *chat, struct hzp_err_text *re
         json_object_set_new(
             chat, "tool_choice",
             json_pack("{s:s, s:{s:s}}", "type", "function", "function", "name", name));
-    else if (type && (!strcmp(type, "auto") || !strcmp(type, "any") || !strcmp(type, "none")))
+    else if (type && hzp_among("auto any none", type))
         json_object_set_new(chat, "tool_choice",
                             json_string(strcmp(type, "any") ? type : "required"));
     else
-        return hzp_blocks_wrong(reterr, "tool_choice",
-                                "must have the type auto, any, none, or tool with a name");
+        return hzp_wrong(reterr, "tool_choice",
+                         "must have the type auto, any, none, or tool with a name");
     if (json_is_true(json_object_get(choice, "disable_parallel_tool_use")))
         json_object_set_new(chat, "parallel_tool_calls", json_false());
     return HZP_OK;
@@ -234,9 +227,8 @@ static int read_thinking(const json_t *body, json_t *chat, struct hzp_err_text *
     const char *type = json_string_value(json_object_get(thinking, "type"));
     if (!thinking || json_is_null(thinking))
         return HZP_OK;
-    if (!type || (strcmp(type, "enabled") && strcmp(type, "disabled") && strcmp(type, "adaptive")))
-        return hzp_blocks_wrong(reterr, "thinking",
-                                "must have the type enabled, disabled or adaptive");
+    if (!type || !hzp_among("enabled disabled adaptive", type))
+        return hzp_wrong(reterr, "thinking", "must have the type enabled, disabled or adaptive");
     json_object_set_new(chat, "chat_template_kwargs",
                         json_pack("{s:b}", "enable_thinking", strcmp(type, "disabled") != 0));
     return HZP_OK;
@@ -249,14 +241,14 @@ static int read_output(const json_t *body, json_t *chat, struct hzp_err_text *re
            *format = json_object_get(config, "format"), *effort = json_object_get(config, "effort"),
            *type = json_object_get(format, "type"), *schema = json_object_get(format, "schema");
     if (config && !json_is_null(config) && !json_is_object(config))
-        return hzp_blocks_wrong(reterr, "output_config", "must be an object");
+        return hzp_wrong(reterr, "output_config", "must be an object");
     if (effort && !json_is_null(effort))
         json_object_set(chat, "reasoning_effort", effort);
     if (!format || json_is_null(format))
         return HZP_OK;
     if (!hzp_json_is_text(type) || strcmp(json_string_value(type), "json_schema") != 0 || !schema)
-        return hzp_blocks_wrong(reterr, "output_config.format",
-                                "must have the type json_schema and a schema");
+        return hzp_wrong(reterr, "output_config.format",
+                         "must have the type json_schema and a schema");
     json_object_set_new(chat, "response_format",
                         json_pack("{s:O, s:{s:s, s:O}}", "type", type, "json_schema", "name",
                                   "answer", "schema", schema));
@@ -327,7 +319,7 @@ int hzp_messages_parse(const json_t *body, const struct hzp_engine *engine,
     json_t *ignored = NULL, *chat = json_object();
     int r = hzp_fields_check(&hzp_fields_messages, body, &ignored, reterr);
     if (r == HZP_OK && !json_is_number(json_object_get(body, "max_tokens")))
-        r = hzp_blocks_wrong(reterr, "max_tokens", "is missing");
+        r = hzp_wrong(reterr, "max_tokens", "is missing");
     if (r == HZP_OK)
         r = read_chat(body, chat, reterr);
     if (r < 0) {

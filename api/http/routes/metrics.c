@@ -4,6 +4,7 @@
 #include "api/http/routes/completion.h"
 #include "api/http/routes/metrics_state.h"
 #include "base/arena.h"
+#include "base/words.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -93,7 +94,7 @@ static void count_tokens(struct hzp_metrics *m, const struct hzp_request *rq, in
 static void count_choice(struct hzp_metrics *m, const struct hzp_request *rq, int32_t generated,
                          const char *reason)
 {
-    bool aborted = !strcmp(reason, "abort") || !strcmp(reason, "error") || !strcmp(reason, "unmet");
+    bool aborted = hzp_among("abort error unmet", reason);
     for (int i = 0; i < HZP_COUNT(m->reason); i++)
         if (!strcmp(m->reason[i].name, reason))
             m->reason[i].count++;
@@ -129,8 +130,7 @@ void hzp_metrics_completed(struct hzp_metrics *m, const struct hzp_completion *c
 /* Routes that monitors poll: vLLM leaves them out of the http_* metrics. */
 static bool is_probe(const char *handler)
 {
-    return !strcmp(handler, "/health") || !strcmp(handler, "/metrics") ||
-           !strcmp(handler, "/version");
+    return hzp_among("/health /metrics /version", handler);
 }
 
 static void count_time(struct hzp_metrics *m, const struct hzp_request_info *info)

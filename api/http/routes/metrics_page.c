@@ -33,18 +33,6 @@ static void classes(struct hzp_page *p, const char *name, const uint64_t *seen, 
     hzp_page_histogram(p, name, &h);
 }
 
-/* What requests ask of the weights, and what became of it. */
-static void asked_weights(struct hzp_page *p, const struct hzp_scheduler_stats *s)
-{
-    hzp_page_put(p, "hzpserve_requests_waiting_for_weights", s->waiting_weights);
-    hzp_page_put(p, "hzpserve_pins", s->pins);
-    hzp_page_put(p, "hzpserve_pinned_slots", s->pinned_slots);
-    hzp_page_put(p, "hzpserve_requests_unmet_total", (double)s->finished[HZP_REQUEST_UNMET]);
-    hzp_page_put(p, "hzpserve_requests_aborted_by_swap_total", (double)s->aborted);
-    hzp_page_put(p, "hzpserve_pins_expired_total", (double)s->pins_ended);
-    hzp_page_put(p, "hzpserve_sequence_recomputes_total", (double)s->recomputes);
-}
-
 static void guesses(struct hzp_page *p, const struct hzp_scheduler_stats *s)
 {
     uint64_t guessed = 0, accepted = 0;
@@ -52,7 +40,6 @@ static void guesses(struct hzp_page *p, const struct hzp_scheduler_stats *s)
         guessed += s->guessed[i];
         accepted += s->accepted[i];
     }
-    hzp_page_put(p, "vllm:spec_decode_num_drafts_total", (double)s->lookups);
     hzp_page_put(p, "vllm:spec_decode_num_draft_tokens_total", (double)guessed);
     hzp_page_put(p, "vllm:spec_decode_num_accepted_tokens_total", (double)accepted);
     hzp_page_head(p, "vllm:spec_decode_num_accepted_tokens_per_pos_total");
@@ -63,43 +50,24 @@ static void guesses(struct hzp_page *p, const struct hzp_scheduler_stats *s)
     }
 }
 
-static void print_prefixes(struct hzp_page *p, const struct hzp_scheduler_stats *s)
-{
-    hzp_page_put(p, "vllm:prefix_cache_queries_total", (double)s->prefix_queries);
-    hzp_page_put(p, "vllm:prefix_cache_hits_total", (double)s->prefix_hits);
-    hzp_page_put(p, "hzpserve_prefix_stale_tokens_total", (double)s->prefix_stale);
-    hzp_page_put(p, "hzpserve_prefix_rewarmed_tokens_total", (double)s->rewarmed_tokens);
-    guesses(p, s);
-    hzp_page_put(p, "hzpserve_prefix_tier_pages", s->tier.pages);
-    hzp_page_put(p, "hzpserve_prefix_tier_written_pages_total", (double)s->tier.written);
-    hzp_page_put(p, "hzpserve_prefix_tier_read_pages_total", (double)s->tier.read);
-    hzp_page_put(p, "hzpserve_prefix_tier_failed_pages_total", (double)s->tier.failed);
-}
-
 static void serving(struct hzp_page *p, struct hzp_server *server)
 {
     struct hzp_scheduler_stats s;
     hzp_scheduler_read_stats(server->engine->parts.scheduler, &s);
-    hzp_page_put(p, "vllm:num_requests_running", s.running);
-    asked_weights(p, &s);
-    hzp_page_put(p, "vllm:num_requests_waiting", s.waiting);
+    hzp_page_sources(p, &(struct hzp_metric_sources){.scheduler = &s});
     hzp_page_put(p, "hzpserve_shed_requests_total", (double)server->shed);
     hzp_page_head(p, "vllm:num_requests_waiting_by_reason");
     hzp_page_labelled(p, "reason", "capacity", s.waiting - s.waiting_weights);
     hzp_page_labelled(p, "reason", "deferred", s.waiting_weights);
+    hzp_page_head(p, "vllm:prompt_tokens_by_source_total");
+    hzp_page_labelled(p, "source", "local_compute", (double)(s.prompt_tokens - s.found_tokens));
+    hzp_page_labelled(p, "source", "local_cache_hit", (double)s.found_tokens);
     hzp_page_head(p, "vllm:engine_sleep_state");
     hzp_page_labelled(p, "sleep_state", "awake", 1);
     hzp_page_labelled(p, "sleep_state", "weights_offloaded", 0);
     hzp_page_labelled(p, "sleep_state", "discard_all", 0);
     hzp_page_put(p, "vllm:kv_cache_usage_perc", s.kv_pages ? (double)s.kv_taken / s.kv_pages : 0);
-    hzp_page_put(p, "vllm:prompt_tokens_total", (double)s.prompt_tokens);
-    hzp_page_head(p, "vllm:prompt_tokens_by_source_total");
-    hzp_page_labelled(p, "source", "local_compute", (double)(s.prompt_tokens - s.found_tokens));
-    hzp_page_labelled(p, "source", "local_cache_hit", (double)s.found_tokens);
-    hzp_page_put(p, "vllm:generation_tokens_total", (double)s.generated_tokens);
-    print_prefixes(p, &s);
-    hzp_page_put(p, "vllm:num_preemptions_total", (double)s.preempted);
-    hzp_page_put(p, "vllm:admission_rejections_total", (double)s.refused);
+    guesses(p, &s);
     double bound[HZP_STEP_ROWS_CLASSES];
     for (int i = 0; i < HZP_STEP_ROWS_CLASSES; i++)
         bound[i] = i ? 8 << (i - 1) : 1;
@@ -113,37 +81,16 @@ static void serving(struct hzp_page *p, struct hzp_server *server)
             "num_gpu_blocks=\"%d\"} 1\n",
             p->labels, (long long)settings->serving.page_rows,
             settings->model.kv_fp8 ? "fp8" : "auto", s.kv_pages);
-    hzp_page_put(p, "hzpserve_kv_pages", s.kv_pages);
-    hzp_page_put(p, "hzpserve_kv_pages_predicted_peak", s.kv_peak);
-    hzp_page_put(p, "hzpserve_kv_pages_taken", s.kv_taken);
-    hzp_page_put(p, "hzpserve_kv_pages_idle", s.kv_idle);
-    hzp_page_put(p, "hzpserve_recomputed_tokens_total", (double)s.recomputed_tokens);
-    hzp_page_put(p, "hzpserve_prompt_restarts_total", (double)s.prompt_restarts);
-    hzp_page_put(p, "hzpserve_step_rows_budget", s.budget_rows);
     hzp_page_head(p, "hzpserve_step_rows_budget_total");
     for (int i = 0; i < HZP_BUDGET_COUNT; i++)
         hzp_page_labelled(p, "reason", hzp_budget_reason_name(i), (double)s.budget_reason[i]);
-    hzp_page_put(p, "hzpserve_waiting_tokens", (double)s.waiting_tokens);
 }
 
 static void loop(struct hzp_page *p, struct hzp_server *server)
 {
     struct hzp_loop_stats l;
     hzp_loop_read_stats(server->engine->parts.loop, &l);
-    hzp_page_put(p, "hzpserve_steps_total", (double)l.steps);
-    hzp_page_put(p, "hzpserve_serve_steps_total", (double)l.serve_steps);
-    hzp_page_put(p, "hzpserve_train_steps_total", (double)l.train_steps);
-    hzp_page_put(p, "hzpserve_ride_steps_total", (double)l.ride_steps);
-    hzp_page_head(p, "hzpserve_device_seconds_total");
-    hzp_page_labelled(p, "tenant", "serve", (double)l.serve_ns * 1e-9);
-    hzp_page_labelled(p, "tenant", "train", (double)l.train_ns * 1e-9);
-    hzp_page_labelled(p, "tenant", "idle", (double)l.idle_ns * 1e-9);
-    hzp_page_put(p, "hzpserve_ahead_steps_total", (double)l.ahead_steps);
-    hzp_page_head(p, "hzpserve_host_seconds_total");
-    hzp_page_labelled(p, "part", "form", (double)l.form_ns * 1e-9);
-    hzp_page_labelled(p, "part", "issue", (double)l.issue_ns * 1e-9);
-    hzp_page_labelled(p, "part", "deliver", (double)l.deliver_ns * 1e-9);
-    hzp_page_put(p, "hzpserve_host_hidden_seconds_total", (double)l.hidden_ns * 1e-9);
+    hzp_page_sources(p, &(struct hzp_metric_sources){.loop = &l});
     hzp_page_head(p, "hzpserve_device_fallbacks_total");
     for (int i = 0; i < HZP_FALLBACK_COUNT; i++)
         hzp_page_labelled(
@@ -158,52 +105,24 @@ static void split(struct hzp_page *p, struct hzp_server *server)
     if (!r)
         return; /* the page is served without them */
     hzp_split_read(hzp_loop_split(server->engine->parts.loop), hzp_now_ns(), r);
-    hzp_page_put(p, "hzpserve_slo_ttft_seconds", (double)r->policy.ttft_ns * 1e-9);
-    hzp_page_put(p, "hzpserve_slo_itl_seconds", (double)r->policy.itl_ns * 1e-9);
-    hzp_page_put(p, "hzpserve_slo_ttft_missed_ratio", r->missed_ttft);
-    hzp_page_put(p, "hzpserve_slo_itl_missed_ratio", r->missed_itl);
-    hzp_page_put(p, "hzpserve_slo_itl_missed_alone_ratio", r->missed_itl_alone);
+    hzp_page_sources(p, &(struct hzp_metric_sources){.split = r});
     hzp_page_put(p, "hzpserve_split_ttft_p99_seconds",
                  (double)hzp_window_quantile(&r->ttft, 0.99) * 1e-9);
     hzp_page_put(p, "hzpserve_split_itl_p99_seconds",
                  (double)hzp_window_quantile(&r->itl, 0.99) * 1e-9);
-    hzp_page_put(p, "hzpserve_split_train_ratio", r->train_part);
-    hzp_page_put(p, "hzpserve_split_serve_ratio", r->serve_part);
-    hzp_page_put(p, "hzpserve_split_predicted_itl_seconds", r->itl_ns * 1e-9);
-    hzp_page_put(p, "hzpserve_split_last_itl_seconds", r->measured_itl_ns * 1e-9);
-    hzp_page_put(p, "hzpserve_split_prediction_error_ratio", r->error);
-    hzp_page_put(p, "hzpserve_split_aim_ratio", r->aim);
-    hzp_page_put(p, "hzpserve_split_itl_follows_seconds", (double)r->derived_itl_ns * 1e-9);
-    hzp_page_put(p, "hzpserve_split_ttft_follows_seconds", (double)r->derived_ttft_ns * 1e-9);
-    hzp_page_put(p, "hzpserve_split_itl_stretch", r->policy.itl_stretch);
-    hzp_page_put(p, "hzpserve_split_train_share", r->policy.train_share);
-    hzp_page_put(p, "hzpserve_split_train_max", r->policy.train_max);
-    hzp_page_put(p, "hzpserve_split_train_min", r->policy.train_min);
     hzp_page_head(p, "hzpserve_split_steps_total");
     for (int i = 0; i < HZP_LIMIT_COUNT; i++)
         hzp_page_labelled(p, "limit", hzp_split_limit_name(i), (double)r->limited[i]);
     free(r);
 }
 
-static void put_feedback(struct hzp_page *p, struct hzp_feedback *feedback)
-{
-    struct hzp_feedback_stats s;
-    hzp_feedback_read(feedback, &s);
-    hzp_page_put(p, "hzpserve_feedback_total", (double)s.scores);
-}
-
 static void versions(struct hzp_page *p, struct hzp_server *server)
 {
     struct hzp_weights_stats w;
+    struct hzp_feedback_stats f;
     hzp_weights_read_stats(server->engine->parts.weights, &w);
-    put_feedback(p, server->feedback);
-    hzp_page_put(p, "hzpserve_weights_version", (double)w.serving_id);
-    hzp_page_put(p, "hzpserve_weights_optimizer_step", (double)w.serving_optimizer_step);
-    hzp_page_put(p, "hzpserve_weights_finished_optimizer_step", (double)w.finished_optimizer_step);
-    hzp_page_put(p, "hzpserve_weights_staleness", (double)w.staleness);
-    hzp_page_put(p, "hzpserve_weights_max_staleness", w.max_staleness);
-    hzp_page_put(p, "hzpserve_weights_staleness_bound", w.bound);
-    hzp_page_put(p, "hzpserve_weights_slots_free", w.slots_free);
+    hzp_feedback_read(server->feedback, &f);
+    hzp_page_sources(p, &(struct hzp_metric_sources){.weights = &w, .feedback = &f});
     struct hzp_state *state = server->engine->state;
     int64_t learned =
         state ? hzp_state_learned_through(state, w.learned_through) : w.learned_through;
@@ -211,7 +130,6 @@ static void versions(struct hzp_page *p, struct hzp_server *server)
     int64_t finished =
         state ? hzp_state_finished_through(state, w.learned_through) : w.learned_through;
     hzp_page_put(p, "hzpserve_finished_through", (double)finished);
-    hzp_page_put(p, "hzpserve_weights_publications_total", (double)w.publications);
     double bound[HZP_COUNT(w.staleness_seen)], sum = 0;
     for (int i = 0; i < HZP_COUNT(bound); i++) {
         bound[i] = i;
@@ -244,23 +162,6 @@ static void put_trials(struct hzp_page *p, struct hzp_trials *trials)
             hzp_page_labelled(p, "side", side[i], s.newest.side[i].score / s.newest.side[i].scores);
 }
 
-/* What the gate did, and what is not learned any more. */
-static void put_gate(struct hzp_page *p, const struct hzp_engine *e,
-                     const struct hzp_trainer_stats *t, const struct hzp_state_stats *kept)
-{
-    if (hzp_state_gate(e->state)) {
-        hzp_page_put(p, "hzpserve_gate_evaluations_total", (double)t->gate_evaluations);
-        hzp_page_put(p, "hzpserve_gate_rejected_total", (double)t->gate_rejected);
-        hzp_page_put(p, "hzpserve_gate_device_seconds_total", (double)t->gate_device_ns * 1e-9);
-        if (isfinite(t->gate_after))
-            hzp_page_put(p, "hzpserve_gate_loss", t->gate_after);
-    }
-    hzp_page_head(p, "hzpserve_examples_marked");
-    hzp_page_labelled(p, "mark", "skipped", (double)kept->skipped);
-    hzp_page_labelled(p, "mark", "deleted", (double)kept->deleted);
-    hzp_page_labelled(p, "mark", "rejected", (double)kept->rejected);
-}
-
 static void ratios(struct hzp_page *p, const struct hzp_ratio_stats *r)
 {
     double n = (double)r->rows;
@@ -273,13 +174,9 @@ static void ratios(struct hzp_page *p, const struct hzp_ratio_stats *r)
     hzp_page_put(p, "hzpserve_train_entropy", r->entropy / n);
 }
 
-/* What training makes of the device. */
+/* How well training uses the device. */
 static void use(struct hzp_page *p, const struct hzp_trainer_stats *t)
 {
-    hzp_page_head(p, "hzpserve_train_operations_total");
-    hzp_page_labelled(p, "of", "model", (double)t->operations.model);
-    hzp_page_labelled(p, "of", "hardware", (double)t->operations.hardware);
-    hzp_page_put(p, "hzpserve_train_lost_device_seconds_total", (double)t->lost_ns * 1e-9);
     if (t->device_ns)
         hzp_page_put(p, "hzpserve_train_goodput", 1 - (double)t->lost_ns / (double)t->device_ns);
     if (!isfinite(t->mfu))
@@ -291,17 +188,11 @@ static void use(struct hzp_page *p, const struct hzp_trainer_stats *t)
 }
 
 /* When the examples that wait will have been learned. */
-static void when_learned(struct hzp_page *p, const struct hzp_engine *e,
-                         const struct hzp_state_stats *kept)
+static void when_learned(struct hzp_page *p, const struct hzp_engine *e)
 {
     struct hzp_outlook outlook;
     hzp_outlook_read(e->parts.trainer, hzp_state_queue(e->state), e->parts.loop, &outlook);
-    if (isfinite(outlook.seconds))
-        hzp_page_put(p, "hzpserve_learn_estimated_seconds", outlook.seconds);
-    hzp_page_put(p, "hzpserve_learn_rows_per_second", outlook.rows_per_second);
-    hzp_page_put(p, "hzpserve_learn_oldest_seconds", outlook.oldest_seconds);
-    hzp_page_put(p, "hzpserve_learn_stalled_seconds", outlook.stalled_seconds);
-    hzp_page_put(p, "hzpserve_learn_starved_total", (double)kept->starved);
+    hzp_page_sources(p, &(struct hzp_metric_sources){.outlook = &outlook});
     hzp_page_head(p, "hzpserve_learn_held_back");
     const char *reason;
     for (int i = 0; (reason = hzp_outlook_reason(i)); i++)
@@ -319,43 +210,18 @@ static void training(struct hzp_page *p, struct hzp_server *server)
     hzp_sample_queue_read_stats(hzp_state_queue(e->state), &q);
     struct hzp_state_stats kept;
     hzp_state_read_stats(e->state, &kept);
-    hzp_page_put(p, "hzpserve_train_updates_total", (double)t.updates);
-    hzp_page_put(p, "hzpserve_train_skipped_total", (double)t.skipped);
-    hzp_page_put(p, "hzpserve_train_learned_tokens_total", (double)t.learned_tokens);
-    hzp_page_put(p, "hzpserve_train_rows_total", (double)t.rows);
-    hzp_page_put(p, "hzpserve_train_device_seconds_total", (double)t.device_ns * 1e-9);
+    hzp_page_sources(p, &(struct hzp_metric_sources){.trainer = &t,
+                                                     .queue = &q,
+                                                     .state = &kept,
+                                                     .gate = hzp_state_gate(e->state) ? &t : NULL});
     use(p, &t);
-    hzp_page_put(p, "hzpserve_train_optimizer_step", (double)t.optimizer_step);
-    if (isfinite(t.loss))
-        hzp_page_put(p, "hzpserve_train_loss", t.loss);
-    if (isfinite(t.grad_norm))
-        hzp_page_put(p, "hzpserve_train_grad_norm", t.grad_norm);
     ratios(p, &t.ratios);
-    hzp_page_put(p, "hzpserve_train_learning_rate", (double)t.lr);
     if (t.path_layers)
         hzp_page_put(p, "hzpserve_train_path_layers", t.path_layers);
-    hzp_page_put(p, "hzpserve_train_preparing", t.preparing);
-    hzp_page_put(p, "hzpserve_train_broken", t.broken);
-    hzp_page_put(p, "hzpserve_train_paused", t.paused);
-    hzp_page_put(p, "hzpserve_train_waiting_for_swap", t.waiting_for_swap);
-    hzp_page_put(p, "hzpserve_train_waiting_for_slot", t.waiting_for_slot);
-    when_learned(p, e, &kept);
-    hzp_page_put(p, "hzpserve_examples_waiting", q.samples);
-    hzp_page_put(p, "hzpserve_examples_waiting_max", q.samples_max);
-    hzp_page_put(p, "hzpserve_example_tokens_waiting", (double)q.tokens);
-    hzp_page_put(p, "hzpserve_examples_failed_total", (double)kept.failed);
-    put_gate(p, e, &t, &kept);
+    when_learned(p, e);
     if (e->trials)
         put_trials(p, e->trials);
-    hzp_page_put(p, "hzpserve_examples_accepted_total", (double)kept.accepted);
-    hzp_page_put(p, "hzpserve_example_bodies_refused_total", (double)kept.refused);
-    hzp_page_put(p, "hzpserve_examples_trained_again", (double)kept.trained_again);
     hzp_page_put(p, "hzpserve_state_read_only", hzp_state_read_only(server->engine->state));
-    hzp_page_put(p, "hzpserve_checkpoints_total", (double)kept.checkpoints);
-    hzp_page_put(p, "hzpserve_checkpoint_failures_total", (double)kept.checkpoint_failures);
-    hzp_page_put(p, "hzpserve_checkpoint_seconds", kept.checkpoint_seconds);
-    hzp_page_put(p, "hzpserve_checkpoint_pause_seconds", kept.checkpoint_pause_seconds);
-    hzp_page_put(p, "hzpserve_checkpoints_late_total", (double)kept.checkpoints_late);
 }
 
 /* A figure of a rank, of those in the table below. */
@@ -393,9 +259,6 @@ static void ranks_of_job(struct hzp_page *p, struct hzp_server *server)
         if (!hzp_ranks_rank(ranks, r, &of[r])) /* they meet */
             of[r] = (struct hzp_control_state){.known = true, .lost = r == now.lost_rank};
     hzp_page_put(p, "hzpserve_ranks", ranks->ranks);
-    hzp_page_put(p, "hzpserve_rank_lost", now.lost_rank);
-    hzp_page_put(p, "hzpserve_rank_losses_total", (double)now.losses);
-    hzp_page_put(p, "hzpserve_rank_rejoins_total", (double)now.rejoins);
     for (int i = 0; i < HZP_COUNT(rank_figures); i++) {
         hzp_page_head(p, rank_figures[i]);
         for (int r = 0; r < ranks->ranks; r++)
@@ -411,29 +274,16 @@ static void ranks_of_job(struct hzp_page *p, struct hzp_server *server)
         hzp_link_state(engine->parts.link, &link);
         now.wire_bytes = link.wire_bytes;
     }
-    hzp_page_put(p, "hzpserve_link_bytes_total", (double)now.wire_bytes);
+    hzp_page_sources(p, &(struct hzp_metric_sources){.ranks = &now});
     free(of);
 }
 
-static void counted(struct hzp_page *p, struct hzp_metrics *m)
+static void counted(struct hzp_page *p, const struct hzp_metrics *m)
 {
+    hzp_page_sources(p, &(struct hzp_metric_sources){.requests = m});
     hzp_page_head(p, "vllm:request_success_total");
     for (int i = 0; i < HZP_COUNT(m->reason); i++)
         hzp_page_labelled(p, "finished_reason", m->reason[i].name, (double)m->reason[i].count);
-    hzp_page_histogram(p, "vllm:time_to_first_token_seconds", &m->ttft);
-    hzp_page_histogram(p, "vllm:inter_token_latency_seconds", &m->itl);
-    hzp_page_histogram(p, "vllm:e2e_request_latency_seconds", &m->e2e);
-    hzp_page_histogram(p, "vllm:request_queue_time_seconds", &m->queue);
-    hzp_page_histogram(p, "vllm:request_inference_time_seconds", &m->inference);
-    hzp_page_histogram(p, "vllm:request_prefill_time_seconds", &m->prefill);
-    hzp_page_histogram(p, "vllm:request_decode_time_seconds", &m->decode);
-    hzp_page_histogram(p, "vllm:request_prompt_tokens", &m->prompt_tokens);
-    hzp_page_histogram(p, "vllm:request_time_per_output_token_seconds", &m->per_token);
-    hzp_page_histogram(p, "vllm:request_generation_tokens", &m->generated);
-    hzp_page_histogram(p, "vllm:request_max_num_generation_tokens", &m->longest);
-    hzp_page_histogram(p, "vllm:request_params_n", &m->n);
-    hzp_page_histogram(p, "vllm:request_params_max_tokens", &m->max_tokens);
-    hzp_page_put(p, "hzpserve_train_update_seconds_total", m->update_seconds);
 }
 
 static void http(struct hzp_page *p, const struct hzp_metrics *m)
@@ -533,13 +383,8 @@ static void connections(struct hzp_page *p, struct hzp_server *server)
 {
     struct hzp_door_stats d;
     hzp_door_read_stats(server->door, &d);
-    hzp_page_put(p, "hzpserve_connections", (double)d.open);
+    hzp_page_sources(p, &(struct hzp_metric_sources){.door = &d});
     hzp_page_put(p, "hzpserve_connections_max", (double)server->settings->connections_max);
-    hzp_page_put(p, "hzpserve_connections_accepted_total", (double)d.accepted);
-    hzp_page_put(p, "hzpserve_connections_refused_total", (double)d.refused);
-    hzp_page_put(p, "hzpserve_connections_timed_out_total", (double)d.timed_out);
-    hzp_page_put(p, "hzpserve_connections_made_way_total", (double)d.made_way);
-    hzp_page_put(p, "hzpserve_descriptors_exhausted_total", (double)d.descriptors_exhausted);
     hzp_page_put(p, "hzpserve_body_bytes", (double)atomic_load(&server->bodies));
     hzp_page_put(p, "hzpserve_unknown_fields_total", (double)atomic_load(&server->unknown.fields));
     hzp_page_put(p, "hzpserve_http_cpu_seconds_total", http_seconds());
@@ -553,12 +398,10 @@ static void grammars(struct hzp_page *p, struct hzp_server *server)
     struct hzp_structures_stats s;
     int in_work = 0;
     hzp_structures_read_stats(server->engine->parts.structures, &s);
+    hzp_page_sources(p, &(struct hzp_metric_sources){.structures = &s});
     for (int i = 0; i < HZP_SERVER_LANES; i++)
         in_work += hzp_pool_load(server->lane[i]);
     hzp_page_put(p, "hzpserve_grammars_in_work", in_work);
-    hzp_page_put(p, "hzpserve_grammars_kept", s.kept);
-    hzp_page_put(p, "hzpserve_grammars_kept_bytes", (double)s.bytes);
-    hzp_page_put(p, "hzpserve_grammars_made_total", (double)s.made);
 }
 
 char *hzp_metrics_page(struct hzp_server *server)

@@ -15,7 +15,11 @@ struct hzp_page {
     const char *name; /* the metric that is being written */
 };
 
-/* All metrics by their names in order: metrics.json, of which the build makes metric_rows.c. */
+/* All metrics by their names in order: metrics.json, of which the build makes metric_rows.c.  A row
+ * there has a third part if its value is a field of one of the sources below:
+ *     "loop.steps"                     as it is; a field whose name ends with _ns in seconds
+ *     "trainer.loss?"                  left out while it is not finite
+ *     {"of": {"model": "trainer.x"}}   one value for each value of the label `of` */
 struct hzp_metric_row {
     const char *name, *type, *help;
 };
@@ -24,6 +28,26 @@ extern const int hzp_metric_count;
 
 /* The lines in front of a metric's values.  The name is a row's, here and below. */
 void hzp_page_head(struct hzp_page *p, const char *name);
+
+/* Where values come from; NULL: metrics of that source are left out. */
+struct hzp_metric_sources {
+    const struct hzp_scheduler_stats *scheduler;
+    const struct hzp_loop_stats *loop;
+    const struct hzp_split_report *split;
+    const struct hzp_weights_stats *weights;
+    const struct hzp_feedback_stats *feedback;
+    const struct hzp_trainer_stats *trainer, *gate; /* gate: if there is one */
+    const struct hzp_sample_queue_stats *queue;
+    const struct hzp_state_stats *state;
+    const struct hzp_outlook *outlook;
+    const struct hzp_rollouts_stats *rollouts;
+    const struct hzp_ranks_standing *ranks;
+    const struct hzp_door_stats *door;
+    const struct hzp_structures_stats *structures;
+    const struct hzp_metrics *requests;
+};
+/* Writes all metrics that metrics.json takes from these. */
+void hzp_page_sources(struct hzp_page *p, const struct hzp_metric_sources *from);
 
 /* A value of the metric whose head was written last, with one more label. */
 void hzp_page_labelled(struct hzp_page *p, const char *label, const char *text, double value);

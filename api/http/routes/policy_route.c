@@ -86,17 +86,12 @@ static json_t *policy_json(struct hzp_engine *e)
     return json;
 }
 
-static enum MHD_Result answer(struct hzp_exchange *x)
+enum MHD_Result hzp_route_policy(struct hzp_exchange *x)
 {
     json_t *json = policy_json(x->server->engine);
     if (!json)
         return hzp_reply_error(x, MHD_HTTP_TOO_MANY_REQUESTS, NULL, NULL, "no memory now");
     return hzp_reply_json(x, MHD_HTTP_OK, json);
-}
-
-enum MHD_Result hzp_route_policy(struct hzp_exchange *x)
-{
-    return answer(x);
 }
 
 /* ---- PATCH ---- */
@@ -108,8 +103,7 @@ static int read_number(const json_t *body, const char *name, double *ret,
     if (!value)
         return HZP_OK;
     if (!json_is_number(value))
-        return hzp_fail_param(reterr, HZP_EINVAL, name, "%s must be a number, not %s", name,
-                              hzp_json_kind(value));
+        return hzp_wrong(reterr, name, "must be a number, not %s", hzp_json_kind(value));
     *ret = json_number_value(value);
     return HZP_OK;
 }
@@ -126,12 +120,11 @@ static int read_goal(const json_t *slo, const char *name, uint64_t *ret,
     snprintf(path, sizeof(path), "slo.%s", name);
     if (!json_is_null(value)) {
         if (!json_is_number(value))
-            return hzp_fail_param(reterr, HZP_EINVAL, path, "%s must be a number or null, not %s",
-                                  path, hzp_json_kind(value));
+            return hzp_wrong(reterr, path, "must be a number or null, not %s",
+                             hzp_json_kind(value));
         ms = json_number_value(value);
         if (!(ms >= 0.001 && ms <= 3600e3))
-            return hzp_fail_param(reterr, HZP_EINVAL, path,
-                                  "%s must be from 0.001 to 3600000 milliseconds, or null", path);
+            return hzp_wrong(reterr, path, "must be from 0.001 to 3600000 milliseconds, or null");
     }
     *ret = (uint64_t)llround(ms * 1e6);
     return HZP_OK;
@@ -147,14 +140,14 @@ static int read_goals(const json_t *slo, struct hzp_policy *ret, struct hzp_err_
         return HZP_OK;
     }
     if (json_is_string(slo) && !hzp_json_is_text(slo))
-        return hzp_fail_param(reterr, HZP_EINVAL, "slo", "slo has a NUL in it");
+        return hzp_wrong(reterr, "slo", "has a NUL in it");
     if (json_is_string(slo))
         return hzp_policy_parse_goals(json_string_value(slo), "slo", ret, reterr);
     if (!json_is_object(slo))
-        return hzp_fail_param(reterr, HZP_EINVAL, "slo",
-                              "slo must be an object, null, or a string "
-                              "such as \"ttft=500ms,itl=50ms\", not %s",
-                              hzp_json_kind(slo));
+        return hzp_wrong(
+            reterr, "slo",
+            "must be an object, null, or a string such as \"ttft=500ms,itl=50ms\", not %s",
+            hzp_json_kind(slo));
     json_object_keylen_foreach((json_t *)slo, name, bytes, value)
     {
         char path[48];
@@ -177,8 +170,7 @@ static int read_policy(const json_t *body, struct hzp_policy *policy, int64_t *s
     if (slo)
         HZP_TRY(read_goals(slo, policy, reterr));
     if (json_is_null(json_object_get(body, "max_staleness")))
-        return hzp_fail_param(reterr, HZP_EINVAL, "max_staleness",
-                              "max_staleness must be an integer, not null");
+        return hzp_wrong(reterr, "max_staleness", "must be an integer, not null");
     hzp_given_int(body, "max_staleness", staleness);
     HZP_TRY(read_number(body, "itl_stretch", &policy->itl_stretch, reterr));
     HZP_TRY(read_number(body, "train_share", &policy->train_share, reterr));
@@ -225,9 +217,9 @@ int hzp_policy_set(struct hzp_engine *e, const json_t *body, int64_t *ret_stalen
     hzp_split_policy(split, &policy);
     HZP_TRY(read_policy(body, &policy, ret_staleness, reterr));
     if (e->front && *ret_staleness == 0)
-        return hzp_fail_param(reterr, HZP_EINVAL, "max_staleness",
-                              "max_staleness must be at least 1 with --replicas: each rank takes "
-                              "over a new version at its own next step");
+        return hzp_wrong(reterr, "max_staleness",
+                         "must be at least 1 with --replicas: each rank takes over a new version "
+                         "at its own next step");
     hzp_split_set_policy(split, &policy);
     if (e->front)
         hzp_front_set_policy(e->front, &policy);
@@ -253,5 +245,5 @@ enum MHD_Result hzp_route_policy_patch(struct hzp_exchange *x)
     hzp_route_audit(x, "policy", json_pack("{s:O}", "set", x->asked));
     if (staleness >= 0)
         wait_for_bound(e);
-    return answer(x);
+    return hzp_route_policy(x);
 }

@@ -21,20 +21,18 @@ static int read_content(const json_t *content, const char *param, json_t **ret,
         return HZP_OK;
     }
     if (!json_is_array(content))
-        return hzp_blocks_wrong(reterr, param, "must be a string or a list of parts");
+        return hzp_wrong(reterr, param, "must be a string or a list of parts");
     json_t *parts = json_array();
     json_array_foreach(content, i, part)
     {
         char path[96];
         const char *type = json_string_value(json_object_get(part, "type"));
         json_t *text = json_object_get(part, type && !strcmp(type, "refusal") ? "refusal" : "text");
-        bool known = type && (!strcmp(type, "input_text") || !strcmp(type, "output_text") ||
-                              !strcmp(type, "text") || !strcmp(type, "refusal"));
+        bool known = type && hzp_among("input_text output_text text refusal", type);
         if (!known || !json_is_string(text)) {
             json_decref(parts);
             snprintf(path, sizeof(path), "%s[%zu]", param, i);
-            return hzp_blocks_wrong(reterr, path,
-                                    "must be a part of text: this server reads text only");
+            return hzp_wrong(reterr, path, "must be a part of text: this server reads text only");
         }
         json_array_append_new(parts, json_pack("{s:s, s:O}", "type", "text", "text", text));
     }
@@ -51,7 +49,7 @@ static int add_call(const json_t *item, const char *param, json_t *messages,
            *last = json_array_get(messages, json_array_size(messages) - 1);
     const char *role = json_string_value(json_object_get(last, "role"));
     if (!json_is_string(id) || !json_is_string(name) || !json_is_string(arguments))
-        return hzp_blocks_wrong(reterr, param, "must have call_id, name and arguments");
+        return hzp_wrong(reterr, param, "must have call_id, name and arguments");
     if (!role || strcmp(role, "assistant") != 0)
         last = hzp_blocks_add_message(messages, "assistant", json_string(""));
     if (!json_object_get(last, "tool_calls"))
@@ -118,7 +116,7 @@ static int add_output(const json_t *item, const char *param, json_t *messages,
     char path[64];
     snprintf(path, sizeof(path), "%s.output", param);
     if (!json_is_string(id))
-        return hzp_blocks_wrong(reterr, param, "must have a call_id");
+        return hzp_wrong(reterr, param, "must have a call_id");
     HZP_TRY(read_content(json_object_get(item, "output"), path, &content, reterr));
     json_object_set(hzp_blocks_add_message(messages, "tool", content), "tool_call_id", id);
     return HZP_OK;
@@ -140,7 +138,7 @@ static int add_item(const json_t *item, size_t i, json_t *messages, json_t **ign
     if (type && !strcmp(type, "reasoning"))
         return add_reasoning(item, param, messages, reterr);
     if (!role || (type && strcmp(type, "message") != 0))
-        return hzp_blocks_wrong(
+        return hzp_wrong(
             reterr, param,
             "must be a message with a role, a function_call, a function_call_output or "
             "reasoning");
@@ -170,7 +168,7 @@ static int read_input(const json_t *body, json_t *chat, json_t *messages, json_t
         return HZP_OK;
     }
     if (!json_is_array(input) || !json_array_size(input))
-        return hzp_blocks_wrong(reterr, "input", "must be a string or a list of items");
+        return hzp_wrong(reterr, "input", "must be a string or a list of items");
     json_array_foreach(input, i, item)
     {
         char path[48];
@@ -188,8 +186,7 @@ static int read_tool(const json_t *tool, const char *path, json_t **ret,
     const char *type = json_string_value(json_object_get(tool, "type"));
     if (!hzp_json_is_text(json_object_get(tool, "type")) || strcmp(type, "function") != 0 ||
         !json_is_string(json_object_get(tool, "name")))
-        return hzp_blocks_wrong(reterr, path,
-                                "must be a function with a name: there are no other tools");
+        return hzp_wrong(reterr, path, "must be a function with a name: there are no other tools");
     static const char *const names[][2] = {{"name", "name"},
                                            {"description", "description"},
                                            {"parameters", "parameters"},
@@ -218,9 +215,9 @@ static int read_nested(const json_t *body, json_t *chat, struct hzp_err_text *re
     const json_t *text = json_object_get(body, "text"),
                  *reasoning = json_object_get(body, "reasoning");
     if (text && !json_is_null(text) && !json_is_object(text))
-        return hzp_blocks_wrong(reterr, "text", "must be an object");
+        return hzp_wrong(reterr, "text", "must be an object");
     if (reasoning && !json_is_null(reasoning) && !json_is_object(reasoning))
-        return hzp_blocks_wrong(reterr, "reasoning", "must be an object");
+        return hzp_wrong(reterr, "reasoning", "must be an object");
     json_t *format = json_object_get(text, "format"),
            *effort = json_object_get(reasoning, "effort");
     const char *type = json_string_value(json_object_get(format, "type"));
@@ -248,7 +245,7 @@ static int read_include(const json_t *body, json_t *chat, struct hzp_err_text *r
     const json_t *list = json_object_get(body, "include"), *name;
     size_t i;
     if (list && !json_is_null(list) && !json_is_array(list))
-        return hzp_blocks_wrong(reterr, "include", "must be a list of names");
+        return hzp_wrong(reterr, "include", "must be a list of names");
     json_array_foreach(list, i, name)
     {
         char path[32];
@@ -257,14 +254,14 @@ static int read_include(const json_t *body, json_t *chat, struct hzp_err_text *r
                     : -1;
         snprintf(path, sizeof(path), "include[%zu]", i);
         if (k < 0)
-            return hzp_blocks_wrong(reterr, path, "is not a name that OpenAI has here");
+            return hzp_wrong(reterr, path, "is not a name that OpenAI has here");
         if (!k)
             json_object_set_new(chat, "logprobs", json_true());
     }
     if (!json_object_get(chat, "logprobs") &&
         json_integer_value(json_object_get(body, "top_logprobs")) > 0)
-        return hzp_blocks_wrong(reterr, "top_logprobs",
-                                "requires include to have message.output_text.logprobs");
+        return hzp_wrong(reterr, "top_logprobs",
+                         "requires include to have message.output_text.logprobs");
     return HZP_OK;
 }
 

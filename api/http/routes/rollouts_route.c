@@ -21,23 +21,22 @@ enum { JOB_BYTES = 1 << 20 /* a job with its curve, as JSON */ };
 
 /* ---- the body ---- */
 
-static int32_t given_int(const json_t *body, const char *name, int64_t preset)
-{
-    hzp_given_int(body, name, &preset);
-    return (int32_t)preset;
-}
-
 static void read_numbers(const json_t *body, struct hzp_rollout_spec *ret)
 {
     static const char *const advantages[] = {"std", "mean", "none"};
     int64_t seed = (int64_t)(hzp_now_ns() >> 10);
     ret->train = true;
     ret->temperature = 1;
-    ret->n = given_int(body, "n", 8);
-    ret->max_tokens = given_int(body, "max_tokens", 64);
-    ret->updates = given_int(body, "updates", 40);
-    ret->batch = given_int(body, "batch", 4);
-    ret->staleness = given_int(body, "max_staleness", 1);
+    ret->n = 8;
+    ret->max_tokens = 64;
+    ret->updates = 40;
+    ret->batch = 4;
+    ret->staleness = 1;
+    hzp_given_int32(body, "n", &ret->n);
+    hzp_given_int32(body, "max_tokens", &ret->max_tokens);
+    hzp_given_int32(body, "updates", &ret->updates);
+    hzp_given_int32(body, "batch", &ret->batch);
+    hzp_given_int32(body, "max_staleness", &ret->staleness);
     hzp_given_int(body, "seed", &seed);
     hzp_given_number(body, "temperature", &ret->temperature);
     hzp_given_bool(body, "train", &ret->train);
@@ -73,7 +72,7 @@ static int read_prompt(const struct hzp_engine *engine, const char *list, size_t
         return r;
     }
     if (params.prompts != 1 || !params.prompt[0].n) {
-        r = hzp_fail_param(reterr, HZP_EINVAL, param, "%s must be one prompt with tokens", param);
+        r = hzp_wrong(reterr, param, "must be one prompt with tokens");
     } else {
         ret->count = (int32_t)params.prompt[0].n;
         ret->token = hzp_xcalloc(params.prompt[0].n, sizeof(*ret->token));
@@ -97,8 +96,7 @@ static int read_reference(const json_t *value, size_t at, char **ret, struct hzp
         return HZP_OK;
     }
     free(text);
-    return hzp_fail_param(reterr, HZP_EINVAL, param, "%s must have at most %d bytes", param,
-                          HZP_ROLLOUT_REFERENCE_MAX);
+    return hzp_wrong(reterr, param, "must have at most %d bytes", HZP_ROLLOUT_REFERENCE_MAX);
 }
 
 static int read_prompts(const struct hzp_engine *engine, const json_t *body,
@@ -111,13 +109,11 @@ static int read_prompts(const struct hzp_engine *engine, const json_t *body,
     const json_t *list = prompts ? prompts : messages;
     size_t count = json_array_size(list), tokens = 0;
     if (!list || (prompts && messages))
-        return hzp_fail_param(reterr, HZP_EINVAL, "prompts", "prompts or messages must be given");
+        return hzp_wrong(reterr, "prompts", "or messages must be given");
     if (!count || count > HZP_ROLLOUT_PROMPTS_MAX)
-        return hzp_fail_param(reterr, HZP_EINVAL, name, "%s must be a list of 1 to %d", name,
-                              HZP_ROLLOUT_PROMPTS_MAX);
+        return hzp_wrong(reterr, name, "must be a list of 1 to %d", HZP_ROLLOUT_PROMPTS_MAX);
     if (answers && !json_is_null(answers) && json_array_size(answers) != count)
-        return hzp_fail_param(reterr, HZP_EINVAL, "answers",
-                              "answers must be a list of %zu, one for each prompt", count);
+        return hzp_wrong(reterr, "answers", "must be a list of %zu, one for each prompt", count);
     ret->prompt = hzp_xcalloc(count, sizeof(*ret->prompt));
     ret->prompts = (int32_t)count;
     for (size_t i = 0; i < count; i++) {
@@ -126,8 +122,8 @@ static int read_prompts(const struct hzp_engine *engine, const json_t *body,
         HZP_TRY(read_reference(json_array_get(answers, i), i, &ret->prompt[i].reference, reterr));
         tokens += (size_t)ret->prompt[i].count;
         if (tokens > HZP_ROLLOUT_PROMPT_TOKENS_MAX)
-            return hzp_fail_param(reterr, HZP_EINVAL, name, "%s have more than %d tokens", name,
-                                  HZP_ROLLOUT_PROMPT_TOKENS_MAX);
+            return hzp_wrong(reterr, name, "have more than %d tokens",
+                             HZP_ROLLOUT_PROMPT_TOKENS_MAX);
     }
     return HZP_OK;
 }
@@ -137,7 +133,7 @@ static int read_spec(const struct hzp_engine *engine, const json_t *body,
 {
     const json_t *reward = json_object_get(body, "reward");
     if (!json_is_object(reward))
-        return hzp_fail_param(reterr, HZP_EINVAL, "reward", "reward must be given: {\"type\"}");
+        return hzp_wrong(reterr, "reward", "must be given: {\"type\"}");
     read_numbers(body, ret);
     HZP_TRY(hzp_verifier_create(reward, &ret->verifier, reterr));
     return read_prompts(engine, body, ret, reterr);
@@ -227,16 +223,5 @@ void hzp_rollouts_metrics(struct hzp_page *page, const struct hzp_engine *engine
     if (!engine->rollouts)
         return;
     hzp_rollouts_read_stats(engine->rollouts, &s);
-    hzp_page_put(page, "hzpserve_rollouts_jobs", s.jobs);
-    hzp_page_put(page, "hzpserve_rollouts_running", s.members);
-    hzp_page_put(page, "hzpserve_rollouts_waiting", s.waiting);
-    hzp_page_put(page, "hzpserve_rollouts_groups_ready", s.ready);
-    hzp_page_put(page, "hzpserve_rollouts_samples_total", (double)s.samples);
-    hzp_page_put(page, "hzpserve_rollouts_groups_dropped_total", (double)s.dropped);
-    hzp_page_put(page, "hzpserve_rollouts_lost_total", (double)s.lost);
-    hzp_page_put(page, "hzpserve_rollouts_stale_total", (double)s.stale);
-    hzp_page_put(page, "hzpserve_rollouts_late_total", (double)s.late);
-    hzp_page_put(page, "hzpserve_rollouts_updates_total", (double)s.updates);
-    hzp_page_put(page, "hzpserve_rollouts_reward_mean", s.reward_mean);
-    hzp_page_put(page, "hzpserve_rollouts_staleness", (double)s.staleness);
+    hzp_page_sources(page, &(struct hzp_metric_sources){.rollouts = &s});
 }

@@ -41,9 +41,8 @@ static int check_argument(const struct hzp_field *field, const char *text,
         value = (double)number_of(text, 0);
     if (rest && !*rest && value >= field->low && value <= field->high)
         return HZP_OK;
-    return hzp_fail_param(reterr, HZP_EINVAL, field->name,
-                          "%s must be a%s number from %g to %g, not \"%.40s\"", field->name,
-                          whole ? " whole" : "", field->low, field->high, text);
+    return hzp_wrong(reterr, field->name, "must be a%s number from %g to %g, not \"%.40s\"",
+                     whole ? " whole" : "", field->low, field->high, text);
 }
 
 static int check_arguments(const struct hzp_exchange *x, struct hzp_err_text *reterr)
@@ -99,8 +98,7 @@ static int check_body(const struct hzp_exchange *x, struct hzp_err_text *reterr)
         for (const struct hzp_field *field = set->group[g]; field->name; field++) {
             const json_t *value = json_object_get(x->asked, field->name);
             if (field->use == HZP_FIELD_NEEDED && (!value || json_is_null(value)))
-                return hzp_fail_param(reterr, HZP_EINVAL, field->name, "%s must be given",
-                                      field->name);
+                return hzp_wrong(reterr, field->name, "must be given");
         }
     return HZP_OK;
 }

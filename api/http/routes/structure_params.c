@@ -42,8 +42,7 @@ static int read_allowed(const json_t *body, const struct hzp_engine *engine,
     if (!list)
         return HZP_OK;
     if (!json_is_array(list) || !json_array_size(list) || json_array_size(list) > (size_t)vocab)
-        return hzp_fail_param(reterr, HZP_EINVAL, "allowed_token_ids",
-                              "allowed_token_ids must be a list of 1 to %d tokens", vocab);
+        return hzp_wrong(reterr, "allowed_token_ids", "must be a list of 1 to %d tokens", vocab);
     int32_t *ids = hzp_xcalloc(json_array_size(list), sizeof(*ids));
     params->tokens.allowed = ids;
     params->limited = true;
@@ -51,9 +50,8 @@ static int read_allowed(const json_t *body, const struct hzp_engine *engine,
     {
         json_int_t id = json_is_integer(each) ? json_integer_value(each) : -1;
         if (id < 0 || id >= vocab)
-            return hzp_fail_param(reterr, HZP_EINVAL, "allowed_token_ids",
-                                  "allowed_token_ids: item %zu is not an integer from 0 to %d", i,
-                                  vocab - 1);
+            return hzp_wrong(reterr, "allowed_token_ids",
+                             ": item %zu is not an integer from 0 to %d", i, vocab - 1);
         ids[params->tokens.alloweds++] = (int32_t)id;
     }
     return HZP_OK;
@@ -106,8 +104,8 @@ static int read_bad(const json_t *body, const struct hzp_engine *engine,
     if (!list || (json_is_array(list) && !json_array_size(list)))
         return HZP_OK;
     if (!json_is_array(list) || json_array_size(list) > BAD_WORDS_MAX)
-        return hzp_fail_param(reterr, HZP_EINVAL, "bad_words",
-                              "bad_words must be a list of at most %d strings", BAD_WORDS_MAX);
+        return hzp_wrong(reterr, "bad_words", "must be a list of at most %d strings",
+                         BAD_WORDS_MAX);
     params->tokens.bad_at =
         hzp_xcalloc(3 * json_array_size(list) + 1, sizeof(*params->tokens.bad_at));
     params->limited = true;
@@ -154,12 +152,11 @@ static int ask_schema(struct asked *a, const char *field, const json_t *value,
         a->parsed = hzp_json_load(json_string_value(value), json_string_length(value), HZP_JSON_ANY,
                                   NULL, &error);
         if (!a->parsed)
-            return hzp_fail_param(reterr, HZP_EINVAL, field, "%s must be a JSON schema: %s", field,
-                                  error.text);
+            return hzp_wrong(reterr, field, "must be a JSON schema: %s", error.text);
         value = a->parsed;
     }
     if (!json_is_object(value) && !json_is_boolean(value))
-        return hzp_fail_param(reterr, HZP_EINVAL, field, "%s must be a JSON schema", field);
+        return hzp_wrong(reterr, field, "must be a JSON schema");
     a->structure.schema = value;
     return HZP_OK;
 }
@@ -170,8 +167,7 @@ static int ask_text(struct asked *a, const char *field, const json_t *value, con
     HZP_TRY(ask(a, field, reterr));
     *ret = json_string_value(value);
     if (!hzp_json_is_text(value) || !**ret)
-        return hzp_fail_param(reterr, HZP_EINVAL, field,
-                              "%s must be a string that is not empty and has no \\u0000", field);
+        return hzp_wrong(reterr, field, "must be a string that is not empty and has no \\u0000");
     return HZP_OK;
 }
 
@@ -189,9 +185,8 @@ static int read_format(const json_t *body, struct asked *a, struct hzp_err_text 
                         : own && (named || !strcmp(type, "text"))   ? "schema"
                                                                     : NULL;
     if (extra)
-        return hzp_fail_param(reterr, HZP_EINVAL, "response_format",
-                              "response_format: the type %.32s takes no %s%s", type, extra,
-                              own && named ? " beside another" : "");
+        return hzp_wrong(reterr, "response_format", ": the type %.32s takes no %s%s", type, extra,
+                         own && named ? " beside another" : "");
     if (type && !strcmp(type, "text"))
         return HZP_OK;
     if (type && !strcmp(type, "json_object")) {
@@ -202,12 +197,10 @@ static int read_format(const json_t *body, struct asked *a, struct hzp_err_text 
     if (type && !strcmp(type, "json_schema")) {
         const json_t *schema = named ? json_object_get(named, "schema") : own;
         if (!schema)
-            return hzp_fail_param(reterr, HZP_EINVAL, "response_format",
-                                  "response_format: json_schema.schema is missing");
+            return hzp_wrong(reterr, "response_format", ": json_schema.schema is missing");
         return ask_schema(a, "response_format", schema, reterr);
     }
-    return hzp_fail_param(reterr, HZP_EINVAL, "response_format",
-                          "response_format: type must be text, json_object or json_schema");
+    return hzp_wrong(reterr, "response_format", ": type must be text, json_object or json_schema");
 }
 
 /* {"json": schema} or {"regex": ...}, {"choice": [...]}, {"grammar": ...}, {"json_object": true} */
@@ -220,12 +213,11 @@ static int read_structured(const json_t *body, struct asked *a, struct hzp_err_t
     if (!outputs)
         return HZP_OK;
     if (!json_is_object(outputs))
-        return hzp_fail_param(reterr, HZP_EINVAL, field, "%s must be an object, not %s", field,
-                              hzp_json_kind(outputs));
+        return hzp_wrong(reterr, field, "must be an object, not %s", hzp_json_kind(outputs));
     json_object_keylen_foreach(outputs, key, bytes, value)
     {
         if (strlen(key) != bytes)
-            return hzp_fail_param(reterr, HZP_EINVAL, field, "%s: a name has \\u0000", field);
+            return hzp_wrong(reterr, field, ": a name has \\u0000");
         if (json_is_null(value) || json_is_false(value))
             continue;
         if (!strcmp(key, "json")) {
@@ -241,8 +233,7 @@ static int read_structured(const json_t *body, struct asked *a, struct hzp_err_t
             HZP_TRY(ask(a, field, reterr));
             a->structure.object = true;
         } else {
-            return hzp_fail_param(reterr, HZP_EINVAL, field, "%s: %.64s is not supported", field,
-                                  key);
+            return hzp_wrong(reterr, field, ": %.64s is not supported", key);
         }
     }
     return HZP_OK;
@@ -277,9 +268,8 @@ static int read_asked(const json_t *body, const struct hzp_engine *engine, bool 
     HZP_TRY(read_structured(body, a, reterr));
     HZP_TRY(read_earlier(body, a, reterr));
     if (must_call && a->field)
-        return hzp_fail_param(reterr, HZP_EINVAL, a->field,
-                              "%s and a tool_choice that asks for a call exclude each other",
-                              a->field);
+        return hzp_wrong(reterr, a->field,
+                         "and a tool_choice that asks for a call exclude each other");
     if (a->field)
         a->structure.free = false; /* the answer is that, or a call */
     if (!must_call && !a->field && !a->structure.free)

@@ -62,10 +62,9 @@ int hzp_after_read(const struct hzp_taught *t, const char *text, int64_t *ret,
     errno = 0;
     long long n = strtoll(text, NULL, 10);
     if (errno || n < 1 || strcmp(text, hzp_after_text(t, n, same)) != 0)
-        return hzp_fail_param(reterr, HZP_EINVAL, "after",
-                              "after must be the token of a teaching answer of this model, not "
-                              "\"%.40s\"",
-                              text);
+        return hzp_wrong(reterr, "after",
+                         "must be the token of a teaching answer of this model, not \"%.40s\"",
+                         text);
     *ret = n;
     return HZP_OK;
 }
@@ -76,8 +75,8 @@ int hzp_session_check(const char *name, struct hzp_err_text *reterr)
 {
     size_t bytes = strlen(name);
     if (bytes < 1 || bytes > HZP_SESSION_BYTES)
-        return hzp_fail_param(reterr, HZP_EINVAL, "x-hzpserve-session",
-                              "x-hzpserve-session must have 1 to %d bytes", HZP_SESSION_BYTES);
+        return hzp_wrong(reterr, "x-hzpserve-session", "must have 1 to %d bytes",
+                         HZP_SESSION_BYTES);
     return HZP_OK;
 }
 

@@ -149,9 +149,8 @@ static int read_tokens(const json_t *list, const struct hzp_engine *engine, stru
         int32_t token = (int32_t)id;
         size_t bytes = 0;
         if (id < 0 || id >= engine->parts.config.vocab)
-            return hzp_fail_param(reterr, HZP_EINVAL, "tokens",
-                                  "tokens: item %zu is not an integer from 0 to %d", i,
-                                  engine->parts.config.vocab - 1);
+            return hzp_wrong(reterr, "tokens", ": item %zu is not an integer from 0 to %d", i,
+                             engine->parts.config.vocab - 1);
         HZP_TRY(hzp_tokens_append(ret, &token, 1));
         if (hzp_tokenizer_spelling(engine->parts.tok, token, &bytes))
             *ret_bytes += bytes;
@@ -170,7 +169,7 @@ static int detokenize(const json_t *body, struct writer *w, struct hzp_err_text 
     struct hzp_textbuf text = {0};
     size_t bytes = 0;
     if (!json_is_array(list))
-        return hzp_fail_param(reterr, HZP_EINVAL, "tokens", "tokens must be a list of tokens");
+        return hzp_wrong(reterr, "tokens", "must be a list of tokens");
     int r = read_tokens(list, engine, &tokens, &bytes, reterr);
     w->work = tokens.cap * sizeof(*tokens.ids) + TEXT_TIMES * bytes;
     if (r == HZP_OK && !hzp_exchange_charge_beside(w->x, w->work))
@@ -179,7 +178,7 @@ static int detokenize(const json_t *body, struct writer *w, struct hzp_err_text 
         r = hzp_tokenizer_decode(engine->parts.tok, tokens.ids, tokens.n, false, &text);
     if (r == HZP_OK) {
         put_format(w, "{\"prompt\":");
-        put_json(w, hzp_text_json(text.bytes ? text.data : "", text.bytes));
+        put_json(w, hzp_text_json(text.data, text.bytes));
         put_format(w, "}");
     }
     hzp_tokens_fini(&tokens);

@@ -285,11 +285,10 @@ static int read_name(const json_t *body, const char *field, struct hzp_version_j
     const char *text = NULL;
     HZP_TRY(hzp_field_string(body, field, &text, reterr));
     if (!text || !hzp_version_name_valid(text))
-        return hzp_fail_param(
-            reterr, HZP_EINVAL, field,
-            "%s must be given: 1 to %d letters, digits, \"-\", \"_\" and \".\", "
-            "beginning with a letter, and not \"current\", \"original\" or \"names\"",
-            field, HZP_VERSION_NAME_MAX);
+        return hzp_wrong(reterr, field,
+                         "must be given: 1 to %d letters, digits, \"-\", \"_\" and \".\", "
+                         "beginning with a letter, and not \"current\", \"original\" or \"names\"",
+                         HZP_VERSION_NAME_MAX);
     snprintf(job->name, sizeof(job->name), "%s", text);
     return HZP_OK;
 }

@@ -107,21 +107,16 @@ static int take_line(struct hzp_auth *auth, const char *option, const char *path
     static const char *const own[] = {"api", "admin", "none"};
     size_t n = name_length(line);
     if (!*line)
-        return number > 1 ? HZP_OK
-                          : hzp_fail_param(reterr, HZP_EINVAL, option,
-                                           "%s %s: its first line is empty", option, path);
+        return number > 1 ? HZP_OK : hzp_wrong(reterr, option, "%s: its first line is empty", path);
     if (!n && number > 1)
-        return hzp_fail_param(reterr, HZP_EINVAL, option,
-                              "%s %s: line %d is not NAME:KEY, as each of several keys is", option,
-                              path, number);
+        return hzp_wrong(reterr, option, "%s: line %d is not NAME:KEY, as each of several keys is",
+                         path, number);
     for (int i = 0; n && i < HZP_COUNT(own); i++)
         if (strlen(own[i]) == n && !memcmp(own[i], line, n))
-            return hzp_fail_param(reterr, HZP_EINVAL, option,
-                                  "%s %s: line %d: a key cannot be named %s", option, path, number,
-                                  own[i]);
+            return hzp_wrong(reterr, option, "%s: line %d: a key cannot be named %s", path, number,
+                             own[i]);
     if (keys->count == KEYS_MAX)
-        return hzp_fail_param(reterr, HZP_EINVAL, option, "%s %s: more than %d keys", option, path,
-                              KEYS_MAX);
+        return hzp_wrong(reterr, option, "%s: more than %d keys", path, KEYS_MAX);
     add_key(keys, n ? line + n + 1 : line, n ? intern(auth, line, n) : own[admin], admin);
     return HZP_OK;
 }
@@ -149,8 +144,7 @@ static int take_key(struct hzp_auth *auth, const char *variable, const char *key
 {
     const char *set = getenv(variable), *option = admin ? "--admin-key" : "--api-key";
     if (key && file)
-        return hzp_fail_param(reterr, HZP_EINVAL, option, "%s and %s-file: give one of them",
-                              option, option);
+        return hzp_wrong(reterr, option, "and %s-file: give one of them", option);
     if (file) {
         char name[32];
         snprintf(name, sizeof(name), "%s-file", option);
@@ -162,8 +156,7 @@ static int take_key(struct hzp_auth *auth, const char *variable, const char *key
                               "%s is empty: leave it out for a server without a key",
                               key ? option : variable);
     if (key && (strlen(key) > KEY_BYTES_MAX || strpbrk(key, "\r\n")))
-        return hzp_fail_param(reterr, HZP_EINVAL, option, "%s: one line of at most %d bytes",
-                              option, KEY_BYTES_MAX);
+        return hzp_wrong(reterr, option, ": one line of at most %d bytes", KEY_BYTES_MAX);
     if (key)
         add_key(keys, key, admin ? "admin" : "api", admin);
     return HZP_OK;
@@ -464,10 +457,10 @@ int hzp_auth_create(const struct hzp_http_settings *settings, struct hzp_auth **
         auth->has_admin |= auth->keys.key[i].admin;
     }
     if (!hzp_auth_has_key(auth) && !settings->no_auth && !only_loopback(settings->host)) {
-        r = hzp_fail_param(reterr, HZP_EINVAL, "--host",
-                           "--host %s can be reached from other machines: give --api-key, or "
-                           "--no-auth to let every client complete and teach",
-                           settings->host);
+        r = hzp_wrong(reterr, "--host",
+                      "%s can be reached from other machines: give --api-key, or --no-auth to let "
+                      "every client complete and teach",
+                      settings->host);
         goto out;
     }
     *ret = auth;

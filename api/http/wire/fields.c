@@ -35,8 +35,7 @@ static const json_t *field(const json_t *body, const char *name)
 static int wrong_kind(const char *name, const char *what, const json_t *value,
                       struct hzp_err_text *reterr)
 {
-    return hzp_fail_param(reterr, HZP_EINVAL, name, "%s must be %s, not %s", name, what,
-                          hzp_json_kind(value));
+    return hzp_wrong(reterr, name, "must be %s, not %s", what, hzp_json_kind(value));
 }
 
 int hzp_field_int(const json_t *body, const char *name, int64_t low, int64_t high, int64_t *ret,
@@ -55,9 +54,8 @@ int hzp_field_int(const json_t *body, const char *name, int64_t low, int64_t hig
     if (held && !json_is_integer(value))
         n = (int64_t)real;
     if (!held || n < low || n > high)
-        return hzp_fail_param(reterr, HZP_EINVAL, name, "%s must be from %lld to %lld, not %s",
-                              name, (long long)low, (long long)high,
-                              hzp_json_number_text(value, text, sizeof(text)));
+        return hzp_wrong(reterr, name, "must be from %lld to %lld, not %s", (long long)low,
+                         (long long)high, hzp_json_number_text(value, text, sizeof(text)));
     *ret = n;
     return HZP_OK;
 }
@@ -73,8 +71,8 @@ int hzp_field_number(const json_t *body, const char *name, double low, double hi
     double n = hzp_json_real(value);
     char text[40];
     if (!(n >= low && n <= high) || !isfinite(n))
-        return hzp_fail_param(reterr, HZP_EINVAL, name, "%s must be from %g to %g, not %s", name,
-                              low, high, hzp_json_number_text(value, text, sizeof(text)));
+        return hzp_wrong(reterr, name, "must be from %g to %g, not %s", low, high,
+                         hzp_json_number_text(value, text, sizeof(text)));
     *ret = (float)n;
     return HZP_OK;
 }
@@ -99,7 +97,7 @@ int hzp_field_string(const json_t *body, const char *name, const char **ret,
     if (!json_is_string(value))
         return wrong_kind(name, "a string", value, reterr);
     if (!hzp_json_is_text(value))
-        return hzp_fail_param(reterr, HZP_EINVAL, name, "%s must not have \\u0000 in it", name);
+        return hzp_wrong(reterr, name, "must not have \\u0000 in it");
     *ret = json_string_value(value);
     return HZP_OK;
 }
@@ -108,6 +106,13 @@ void hzp_given_int(const json_t *body, const char *name, int64_t *ret)
 {
     int r = hzp_field_int(body, name, INT64_MIN, INT64_MAX, ret, NULL);
     HZP_ASSERT(r == HZP_OK);
+}
+
+void hzp_given_int32(const json_t *body, const char *name, int32_t *ret)
+{
+    int64_t n = *ret;
+    hzp_given_int(body, name, &n);
+    *ret = (int32_t)n;
 }
 
 void hzp_given_number(const json_t *body, const char *name, float *ret)

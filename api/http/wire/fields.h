@@ -27,6 +27,7 @@ int hzp_field_string(const json_t *body, const char *name, const char **ret,
 /* The same from a body that hzp_fields_check() has passed (field_table.h): type and range are
  * right. */
 void hzp_given_int(const json_t *body, const char *name, int64_t *ret);
+void hzp_given_int32(const json_t *body, const char *name, int32_t *ret);
 void hzp_given_number(const json_t *body, const char *name, float *ret);
 void hzp_given_bool(const json_t *body, const char *name, bool *ret);
 /* Whether the field's text is this one. */

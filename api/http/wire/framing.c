@@ -2,6 +2,7 @@
 #include "api/http/wire/framing.h"
 
 #include "base/arena.h"
+#include "base/chars.h"
 
 #include <stdatomic.h>
 #include <stdlib.h>
@@ -166,17 +167,9 @@ static void end_head(struct hzp_framing *f)
 
 /* ---- chunks ---- */
 
-static int digit_of(char c)
-{
-    return c >= '0' && c <= '9'   ? c - '0'
-           : c >= 'a' && c <= 'f' ? c - 'a' + 10
-           : c >= 'A' && c <= 'F' ? c - 'A' + 10
-                                  : -1;
-}
-
 static void take_size(struct hzp_framing *f, char c)
 {
-    int digit = digit_of(c);
+    int digit = hzp_hex_digit(c);
     if (digit >= 0) {
         if (f->left >> 56 == 0) /* else it is endless, or the library refuses it */
             f->left = f->left << 4 | (uint64_t)digit;

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "api/http/wire/gzip.h"
 
-#include "base/base.h"
 #include "base/err.h"
 
 #include <stdlib.h>

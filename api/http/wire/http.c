@@ -6,7 +6,6 @@
 #include "api/http/wire/target.h"
 #include "base/arena.h"
 #include "base/log.h"
-#include "base/thread.h"
 
 #include <ctype.h>
 #include <errno.h>

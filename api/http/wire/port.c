@@ -79,8 +79,7 @@ static int explain(int error, const char *host, int port, struct hzp_err_text *r
         return hzp_fail_param(reterr, HZP_EIO, "--port",
                               "cannot listen on %s port %d: the port is in use", host, port);
     if (error == EADDRNOTAVAIL)
-        return hzp_fail_param(reterr, HZP_EINVAL, "--host",
-                              "--host %s: it is not an address of this machine", host);
+        return hzp_wrong(reterr, "--host", "%s: it is not an address of this machine", host);
     return hzp_fail_param(reterr, HZP_EIO, "--port", "cannot listen on %s port %d: %s", host, port,
                           strerror(error));
 }
@@ -98,7 +97,7 @@ int hzp_port_open(const struct hzp_http_settings *settings, struct hzp_port *ret
     snprintf(service, sizeof(service), "%d", (int)settings->port);
     int r = getaddrinfo(host, service, &hints, &list);
     if (r)
-        return hzp_fail_param(reterr, HZP_EINVAL, "--host", "--host %s: %s", host, gai_strerror(r));
+        return hzp_wrong(reterr, "--host", "%s: %s", host, gai_strerror(r));
     int error = 0, fd = -1;
     for (const struct addrinfo *at = list; at && fd < 0 && error != EADDRINUSE; at = at->ai_next) {
         fd = bind_socket(at);

@@ -1,26 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "api/http/wire/target.h"
 
+#include "base/chars.h"
+
 #include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
-
-static int digit_of(char c)
-{
-    return c >= '0' && c <= '9'   ? c - '0'
-           : c >= 'a' && c <= 'f' ? c - 'a' + 10
-           : c >= 'A' && c <= 'F' ? c - 'A' + 10
-                                  : -1;
-}
 
 /* Writes the decoded text and a NUL at `to`, and returns what follows it.  A % without two digits
  * stands for itself. */
 static char *decode(char *to, const char *text, size_t bytes, bool plus, const char **fault)
 {
     for (size_t i = 0; i < bytes; i++) {
-        int high = text[i] == '%' && i + 2 < bytes ? digit_of(text[i + 1]) : -1;
-        int low = high >= 0 ? digit_of(text[i + 2]) : -1;
+        int high = text[i] == '%' && i + 2 < bytes ? hzp_hex_digit(text[i + 1]) : -1;
+        int low = high >= 0 ? hzp_hex_digit(text[i + 2]) : -1;
         *to = plus && text[i] == '+' ? ' ' : text[i];
         if (low >= 0) {
             *to = (char)(high << 4 | low);
