@@ -51,6 +51,15 @@ static inline uint32_t hzp_utf8_get(const char *text, int *step)
            (p[3] & 63);
 }
 
+/* Where the character begins that ends in front of `at` (valid text, at > 0). */
+static inline size_t hzp_utf8_before(const char *text, size_t at)
+{
+    do
+        at--;
+    while (((uint8_t)text[at] & 0xC0) == 0x80);
+    return at;
+}
+
 /* Writes code (a Unicode scalar value) to out, returns its bytes (1 to 4). */
 static inline int hzp_utf8_put(char *out, uint32_t code)
 {

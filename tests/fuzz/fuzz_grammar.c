@@ -32,7 +32,7 @@ static struct hzp_lexicon *lexicon(void)
 
 static void walk(struct hzp_grammar *g)
 {
-    struct hzp_grammar_run *run = hzp_grammar_run_create(g);
+    struct hzp_constraint_run *run = hzp_grammar_run_create(g);
     uint32_t mask[(TOKENS + 31) / 32];
     for (int i = 0; i < 40; i++) {
         if (!hzp_grammar_run_mask(run, mask)) {

@@ -190,7 +190,7 @@ static bool walk(struct hzp_tokenizer *tok, struct hzp_grammar *g, const char *o
                  struct hzp_textbuf *ret)
 {
     enum { TOKENS_MAX = 1500, LATE = 80 };
-    struct hzp_grammar_run *run = hzp_grammar_run_create(g);
+    struct hzp_constraint_run *run = hzp_grammar_run_create(g);
     int32_t ids[TOKENS_MAX], n = 0;
     uint32_t mask[64] = {0};
     const char *spell = "";

@@ -57,7 +57,7 @@ static int teardown(void **state)
 /* Whether the text is one of the grammar, token by token and within the masks. */
 static bool takes(struct hzp_grammar *g, const char *text)
 {
-    struct hzp_grammar_run *run = hzp_grammar_run_create(g);
+    struct hzp_constraint_run *run = hzp_grammar_run_create(g);
     struct hzp_tokens tokens = {0};
     uint32_t *mask = calloc((size_t)hzp_tokenizer_vocab(tok) / 32 + 1, sizeof(*mask));
     bool good = true;

@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-int hzp_text_grow(void **array, size_t *cap, size_t need, size_t size)
+int hzp_text_grow(void *array, size_t *cap, size_t need, size_t size)
 {
     if (need <= *cap)
         return HZP_OK;
@@ -17,10 +17,12 @@ int hzp_text_grow(void **array, size_t *cap, size_t need, size_t size)
             return HZP_ENOMEM;
         to *= 2;
     }
-    void *grown = realloc(*array, to * size);
+    void *grown;
+    memcpy(&grown, array, sizeof(grown));
+    grown = realloc(grown, to * size);
     if (grown == NULL)
         return HZP_ENOMEM;
-    *array = grown;
+    memcpy(array, &grown, sizeof(grown));
     *cap = to;
     return HZP_OK;
 }
@@ -29,9 +31,7 @@ int hzp_textbuf_append(struct hzp_textbuf *buf, const char *data, size_t bytes)
 {
     if (bytes == 0)
         return HZP_OK;
-    void *array = buf->data;
-    HZP_TRY(hzp_text_grow(&array, &buf->cap, buf->bytes + bytes, 1));
-    buf->data = array;
+    HZP_TRY(hzp_text_grow(&buf->data, &buf->cap, buf->bytes + bytes, 1));
     memcpy(buf->data + buf->bytes, data, bytes);
     buf->bytes += bytes;
     return HZP_OK;
@@ -47,9 +47,7 @@ int hzp_tokens_append(struct hzp_tokens *tokens, const int32_t *ids, size_t n)
 {
     if (n == 0)
         return HZP_OK;
-    void *array = tokens->ids;
-    HZP_TRY(hzp_text_grow(&array, &tokens->cap, tokens->n + n, sizeof(*ids)));
-    tokens->ids = array;
+    HZP_TRY(hzp_text_grow(&tokens->ids, &tokens->cap, tokens->n + n, sizeof(*ids)));
     memcpy(tokens->ids + tokens->n, ids, n * sizeof(*ids));
     tokens->n += n;
     return HZP_OK;

@@ -22,9 +22,9 @@ struct hzp_tokens {
     size_t n, cap;
 };
 
-/* Makes room for `need` elements of `size` bytes in *array, doubling. HZP_ENOMEM: *array is as it
- * was. */
-int hzp_text_grow(void **array, size_t *cap, size_t need, size_t size);
+/* Makes room for `need` elements of `size` bytes, doubling.  array: the address of the pointer to
+ * them.  HZP_ENOMEM: nothing has changed. */
+int hzp_text_grow(void *array, size_t *cap, size_t need, size_t size);
 
 /* HZP_ENOMEM, or 0 with the bytes appended. */
 int hzp_textbuf_append(struct hzp_textbuf *buf, const char *data, size_t bytes);

@@ -131,24 +131,24 @@ int hzp_unicode_normalize(enum hzp_unicode_form form, const char *text, size_t b
 {
     if (hzp_unicode_is_plain(form, text, bytes))
         return hzp_textbuf_append(out, text, bytes);
-    void *array = NULL; /* code points between decomposition and writing */
+    int32_t *codes = NULL; /* code points between decomposition and writing */
     size_t n = 0, room = 0;
     int r = HZP_OK, step;
     for (size_t at = 0; at < bytes; at += (size_t)step) {
         if (room - n < PARTS)
-            HZP_TRY_GOTO(hzp_text_grow(&array, &room, n + PARTS, sizeof(int32_t)));
-        n += decompose(form, hzp_utf8_get(text + at, &step), (int32_t *)array + n, room - n);
+            HZP_TRY_GOTO(hzp_text_grow(&codes, &room, n + PARTS, sizeof(*codes)));
+        n += decompose(form, hzp_utf8_get(text + at, &step), codes + n, room - n);
     }
-    HZP_TRY_GOTO(order(array, n));
+    HZP_TRY_GOTO(order(codes, n));
     if (composes(form))
-        n = compose(array, n);
+        n = compose(codes, n);
     for (size_t i = 0; i < n; i++) {
         char put[4];
-        size_t k = (size_t)hzp_utf8_put(put, (uint32_t)((int32_t *)array)[i]);
+        size_t k = (size_t)hzp_utf8_put(put, (uint32_t)codes[i]);
         HZP_TRY_GOTO(hzp_textbuf_append(out, put, k));
     }
 out:
-    free(array);
+    free(codes);
     return r;
 }
 

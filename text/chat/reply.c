@@ -367,11 +367,9 @@ static step *const steps[] = {
     [HZP_REPLY_BODY] = hzp_reply_step_body,
 };
 
-/* Takes the byte, and whatever is taken again because of it. */
-static int take(struct hzp_reply *reply, char c)
+/* Whatever is to be taken again. */
+static int take_again(struct hzp_reply *reply)
 {
-    reply->codes += ((unsigned char)c & 0xC0) != 0x80;
-    HZP_TRY(steps[reply->state](reply, c));
     while (reply->redo.bytes) {
         char next = reply->redo.data[--reply->redo.bytes];
         HZP_TRY(steps[reply->state](reply, next));
@@ -413,16 +411,16 @@ int hzp_reply_feed(struct hzp_reply *reply, const char *text, size_t bytes, bool
     reply->fed += bytes;
     if (reply->ended)
         return HZP_OK;
-    for (size_t i = 0; i < bytes; i++)
-        HZP_TRY(take(reply, text[i]));
+    for (size_t i = 0; i < bytes; i++) {
+        reply->codes += ((unsigned char)text[i] & 0xC0) != 0x80;
+        HZP_TRY(steps[reply->state](reply, text[i]));
+        HZP_TRY(take_again(reply));
+    }
     if (!end)
         return HZP_OK;
     for (int more = 1; more > 0 && reply->state == HZP_REPLY_VALUE;) {
         HZP_TRY(more = hzp_reply_end_value(reply));
-        while (reply->redo.bytes) {
-            char next = reply->redo.data[--reply->redo.bytes];
-            HZP_TRY(steps[reply->state](reply, next));
-        }
+        HZP_TRY(take_again(reply));
     }
     reply->ended = true;
     return end_text(reply);

@@ -104,12 +104,11 @@ struct hzp_config_set {
     bool ended; /* frame 0 was reached */
 };
 
-struct hzp_grammar_run {
+struct hzp_constraint_run {
     struct hzp_grammar *grammar;
     struct hzp_frame *frame;
     int32_t frames, frames_room;
-    int32_t *chain; /* [chains] hash table of frames */
-    int32_t chains;
+    int32_t *chain; /* hash table of frames */
     struct hzp_config_set now;
     /* during a walk: the set at each depth */
     struct hzp_config_set *level; /* [levels] */
@@ -136,11 +135,11 @@ typedef void hzp_walk_seen(void *ctx, int32_t token, bool unsure);
 /* Walks the trie from set run->level[0].  after: NULL, or the bytes that may come behind the rule
  * that frame 0 stands for.  Stops where run->work exceeds run->work_max.  Returns the number of
  * nodes visited. */
-int64_t hzp_grammar_walk(struct hzp_grammar_run *run, const struct hzp_trie *trie,
+int64_t hzp_grammar_walk(struct hzp_constraint_run *run, const struct hzp_trie *trie,
                          const struct hzp_byte_set *after, hzp_walk_seen *seen, void *ctx);
 
 /* Makes a set of one state in frame 0, without what its calls lead to. */
-void hzp_grammar_set_one(struct hzp_grammar_run *run, struct hzp_config_set *set, int32_t state);
+void hzp_grammar_set_one(struct hzp_constraint_run *run, struct hzp_config_set *set, int32_t state);
 
 /* A grammar as a constraint (run.c). */
 extern const struct hzp_constraint_ops hzp_grammar_ops;

@@ -2,6 +2,7 @@
 #include "text/grammar/codes.h"
 
 #include "base/chars.h"
+#include "base/utf8.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -106,21 +107,12 @@ void hzp_codes_edges(struct hzp_rules *rules, int32_t from, struct hzp_codes *se
 
 uint32_t hzp_code_read(const char *text, size_t bytes, size_t *at)
 {
-    static const uint32_t least[] = {0, 0x80, 0x800, 0x10000};
-    uint8_t lead = (uint8_t)text[*at];
-    int more = lead < 0x80 ? 0 : lead < 0xC2 ? -1 : lead < 0xE0 ? 1 : lead < 0xF0 ? 2 : 3;
-    if (more < 0 || lead > 0xF4 || (size_t)more >= bytes - *at)
+    int step;
+    if (!hzp_utf8_bytes(text + *at, text + bytes))
         return UINT32_MAX;
-    uint32_t code = more ? lead & (0x3Fu >> more) : lead;
-    for (int i = 1; i <= more; i++) {
-        uint8_t byte = (uint8_t)text[*at + (size_t)i];
-        if ((byte & 0xC0) != 0x80)
-            return UINT32_MAX;
-        code = code << 6 | (byte & 0x3F);
-    }
-    *at += (size_t)more + 1;
-    bool surrogate = code >= 0xD800 && code <= 0xDFFF;
-    return code < least[more] || code > HZP_CODE_LAST || surrogate ? UINT32_MAX : code;
+    uint32_t code = hzp_utf8_get(text + *at, &step);
+    *at += (size_t)step;
+    return code;
 }
 
 uint32_t hzp_code_hex(const char *text, size_t bytes, size_t at, int n)

@@ -33,26 +33,16 @@ struct job {
 
 enum { CHAINS = 1 << 12, POOL_MAX = 1 << 24 };
 
-static const uint8_t *bounds_of(const struct hzp_rules *rules, uint8_t first_of[257])
-{
-    memset(first_of, 0, 257);
-    first_of[0] = 1;
-    for (int32_t i = 0; i < rules->edges; i++) {
-        const struct hzp_edge *e = &rules->edge[i];
-        if (e->kind == HZP_EDGE_BYTES)
-            first_of[e->lo] = first_of[e->hi + 1] = 1;
-    }
-    return first_of;
-}
-
 /* Bytes that no edge tells apart are one class. */
 static void classes_make(struct hzp_grammar *g, const struct hzp_rules *rules)
 {
-    uint8_t first_of[257];
-    const uint8_t *bound = bounds_of(rules, first_of);
+    bool begins[257] = {true};
     int32_t class = -1;
+    for (int32_t i = 0; i < rules->edges; i++)
+        if (rules->edge[i].kind == HZP_EDGE_BYTES)
+            begins[rules->edge[i].lo] = begins[rules->edge[i].hi + 1] = true;
     for (int b = 0; b < 256; b++) {
-        class += bound[b];
+        class += begins[b];
         g->class_of[b] = (uint8_t) class;
     }
     g->classes = class + 1;

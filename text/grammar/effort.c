@@ -26,7 +26,7 @@ static void lacks(enum hzp_effort_lack what)
         lack = what;
 }
 
-bool hzp_effort_abandoned(void)
+static bool abandoned(void)
 {
     if (!now.abandoned || !now.abandoned(now.ctx))
         return false;
@@ -41,7 +41,7 @@ bool hzp_effort_over(int64_t steps, int64_t bound)
             lacks(HZP_EFFORT_STEPS);
         return true;
     }
-    return hzp_effort_abandoned();
+    return abandoned();
 }
 
 bool hzp_effort_spend(int64_t steps, int64_t bound)

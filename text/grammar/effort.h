@@ -38,8 +38,6 @@ bool hzp_effort_over(int64_t steps, int64_t bound);
 /* Spends steps, of which all since hzp_effort_begin() are counted.  False: they are more than the
  * bound allows, or nobody waits.  A thread that has never begun has any number. */
 bool hzp_effort_spend(int64_t steps, int64_t bound);
-/* Whether nobody waits. */
-bool hzp_effort_abandoned(void);
 /* Takes bytes of languages.  False: there are not so many. */
 bool hzp_effort_take(int64_t bytes);
 void hzp_effort_give(int64_t bytes);

@@ -26,7 +26,6 @@
 
 struct hzp_lexicon;
 struct hzp_grammar;
-struct hzp_grammar_run;
 
 enum {
     HZP_STACK_MAX = 512,
@@ -78,19 +77,19 @@ struct hzp_constraint *hzp_grammar_constraint(struct hzp_grammar *grammar); /* N
 
 /* ---- runs ---- */
 
-/* At the beginning of a text.  The run is one more owner of the grammar. */
-struct hzp_grammar_run *hzp_grammar_run_create(struct hzp_grammar *grammar);
-void hzp_grammar_run_destroy(struct hzp_grammar_run *run); /* NULL: no effect */
+/* A run of the constraint, at the beginning of a text.  It is one more owner of the grammar. */
+struct hzp_constraint_run *hzp_grammar_run_create(struct hzp_grammar *grammar);
+void hzp_grammar_run_destroy(struct hzp_constraint_run *run); /* NULL: no effect */
 
 /* Goes on by a token, or by bytes.  False: no text of the grammar goes on so, and nothing has
  * changed. */
-bool hzp_grammar_run_token(struct hzp_grammar_run *run, int32_t token);
-bool hzp_grammar_run_bytes(struct hzp_grammar_run *run, const char *bytes, size_t size);
+bool hzp_grammar_run_token(struct hzp_constraint_run *run, int32_t token);
+bool hzp_grammar_run_bytes(struct hzp_constraint_run *run, const char *bytes, size_t size);
 
 /* Whether the text so far is one of the grammar's. */
-bool hzp_grammar_run_may_end(const struct hzp_grammar_run *run);
-bool hzp_grammar_run_may_go_on(const struct hzp_grammar_run *run); /* by some byte */
+bool hzp_grammar_run_may_end(const struct hzp_constraint_run *run);
+bool hzp_grammar_run_may_go_on(const struct hzp_constraint_run *run); /* by some byte */
 
 /* Sets the bits of the tokens that may come next and clears all others; mask: words for
  * hzp_lexicon_count tokens, 32 each.  Returns whether there are any. */
-bool hzp_grammar_run_mask(struct hzp_grammar_run *run, uint32_t *mask);
+bool hzp_grammar_run_mask(struct hzp_constraint_run *run, uint32_t *mask);

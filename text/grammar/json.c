@@ -85,14 +85,11 @@ int32_t hzp_json_number(struct hzp_schema *s)
                       N);
 }
 
-int32_t hzp_json_zeros(struct hzp_schema *s)
+int32_t hzp_json_zeros(struct hzp_schema *s, bool point)
 {
-    return regex_rule(s, &s->zeros, "zeros", "0{1,%d}", HZP_JSON_DIGITS_MAX);
-}
-
-int32_t hzp_json_point_zeros(struct hzp_schema *s)
-{
-    return regex_rule(s, &s->point_zeros, "point and zeros", "\\.0{1,%d}", HZP_JSON_DIGITS_MAX);
+    return point ? regex_rule(s, &s->point_zeros, "point and zeros", "\\.0{1,%d}",
+                              HZP_JSON_DIGITS_MAX)
+                 : regex_rule(s, &s->zeros, "zeros", "0{1,%d}", HZP_JSON_DIGITS_MAX);
 }
 
 /* Members or items of any kind between brackets. */
@@ -121,7 +118,7 @@ int32_t hzp_json_object(struct hzp_schema *s)
     return s->object;
 }
 
-int32_t hzp_json_array(struct hzp_schema *s)
+static int32_t any_array(struct hzp_schema *s)
 {
     if (s->array < 0) {
         s->array = new_rule(s, "array");
@@ -142,7 +139,7 @@ int32_t hzp_json_value(struct hzp_schema *s)
     end_rule(s, hzp_rules_then(s->rules, from, hzp_json_string(s)), s->value);
     end_rule(s, hzp_rules_then(s->rules, from, hzp_json_number(s)), s->value);
     end_rule(s, hzp_rules_then(s->rules, from, hzp_json_object(s)), s->value);
-    end_rule(s, hzp_rules_then(s->rules, from, hzp_json_array(s)), s->value);
+    end_rule(s, hzp_rules_then(s->rules, from, any_array(s)), s->value);
     return s->value;
 }
 
@@ -175,25 +172,22 @@ static int32_t add_members(struct hzp_schema *s, int32_t from, const json_t *val
     const char *key;
     json_t *each;
     from = hzp_json_blanks(s, add_char(s, from, object ? '{' : '['));
-    if (object) {
-        json_object_foreach((json_t *)value, key, each)
-        {
-            if (!first)
-                from = hzp_json_blanks(s, add_char(s, from, ','));
-            from = add_char(s, hzp_json_text(s, from, key, strlen(key)), ':');
-            from = hzp_json_literal(s, hzp_json_blanks(s, from), each);
-            first = false;
-        }
-    } else {
-        json_array_foreach(value, i, each)
-        {
-            if (i)
-                from = hzp_json_blanks(s, add_char(s, from, ','));
-            from = hzp_json_literal(s, from, each);
-        }
+    json_object_foreach((json_t *)value, key, each)
+    {
+        if (!first)
+            from = hzp_json_blanks(s, add_char(s, from, ','));
+        from = add_char(s, hzp_json_text(s, from, key, strlen(key)), ':');
+        from = hzp_json_literal(s, hzp_json_blanks(s, from), each);
+        first = false;
     }
-    bool empty = object ? !json_object_size(value) : !json_array_size(value);
-    return add_char(s, empty ? from : hzp_json_blanks(s, from), object ? '}' : ']');
+    json_array_foreach(value, i, each)
+    {
+        if (!first)
+            from = hzp_json_blanks(s, add_char(s, from, ','));
+        from = hzp_json_literal(s, from, each);
+        first = false;
+    }
+    return add_char(s, first ? from : hzp_json_blanks(s, from), object ? '}' : ']');
 }
 
 int32_t hzp_json_literal(struct hzp_schema *s, int32_t from, const json_t *value)

@@ -218,7 +218,7 @@ static int fill_masks(struct hzp_grammar *g, int length, const struct kind *kind
                       struct hzp_err_text *reterr)
 {
     struct making m = {.lexicon = g->lexicon};
-    struct hzp_grammar_run *run = hzp_grammar_run_create(g);
+    struct hzp_constraint_run *run = hzp_grammar_run_create(g);
     size_t tokens = (size_t)g->lexicon->count + 1;
     run->work = 0;
     run->work_max = (int64_t)16 * HZP_GRAMMAR_WORK_MAX; /* comparisons: each less than a step */

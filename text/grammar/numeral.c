@@ -137,7 +137,7 @@ static void add_exponent(struct numeral *w, int32_t from, int64_t e)
 /* Zeros behind a fraction; bare: behind a whole part, so a point comes before them. */
 static int32_t then_zeros(struct numeral *w, int32_t from, bool bare)
 {
-    int32_t rule = bare ? hzp_json_point_zeros(w->s) : hzp_json_zeros(w->s);
+    int32_t rule = hzp_json_zeros(w->s, bare);
     int32_t to = hzp_rules_node(w->s->rules);
     hzp_rules_empty(w->s->rules, from, to);
     hzp_rules_call(w->s->rules, from, rule, to);

@@ -324,6 +324,15 @@ struct hzp_regular *hzp_regular_without(const struct hzp_regular *a, const struc
     return combine(a, b, true);
 }
 
+bool hzp_regular_limit(struct hzp_regular **a, struct hzp_regular *b, bool without)
+{
+    struct hzp_regular *left = *a && b ? combine(*a, b, without) : NULL;
+    hzp_regular_destroy(*a);
+    hzp_regular_destroy(b);
+    *a = left;
+    return left;
+}
+
 /* ---- use ---- */
 
 bool hzp_regular_empty(const struct hzp_regular *a)

@@ -27,6 +27,9 @@ void hzp_regular_destroy(struct hzp_regular *a); /* NULL: no effect */
 /* What both take; what a takes and b does not.  NULL: too large. */
 struct hzp_regular *hzp_regular_both(const struct hzp_regular *a, const struct hzp_regular *b);
 struct hzp_regular *hzp_regular_without(const struct hzp_regular *a, const struct hzp_regular *b);
+/* Leaves of *a what b takes too, or (without) does not take; takes b over.  False: too large, or
+ * one of them is NULL; *a is NULL then. */
+bool hzp_regular_limit(struct hzp_regular **a, struct hzp_regular *b, bool without);
 
 bool hzp_regular_empty(const struct hzp_regular *a);
 int32_t hzp_regular_states(const struct hzp_regular *a);

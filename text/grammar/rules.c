@@ -3,6 +3,7 @@
 
 #include "base/arena.h"
 #include "base/hash.h"
+#include "base/utf8.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -131,19 +132,6 @@ void hzp_rules_call(struct hzp_rules *rules, int32_t from, int32_t rule, int32_t
 
 /* ---- UTF-8 ---- */
 
-static int utf8(uint32_t code, uint8_t ret[4])
-{
-    if (code < 0x80) {
-        ret[0] = (uint8_t)code;
-        return 1;
-    }
-    int n = code < 0x800 ? 2 : code < 0x10000 ? 3 : 4;
-    for (int i = n - 1; i > 0; i--, code >>= 6)
-        ret[i] = (uint8_t)(0x80 | (code & 0x3F));
-    ret[0] = (uint8_t)((0xF00 >> n & 0xFF) | code);
-    return n;
-}
-
 /* Encoded ranges of equal length: bytes [at, n) of lo and hi. */
 static void add_range(struct hzp_rules *rules, int32_t from, const uint8_t *lo, const uint8_t *hi,
                       int n, int32_t to)
@@ -187,11 +175,11 @@ void hzp_rules_codes(struct hzp_rules *rules, int32_t from, uint32_t lo, uint32_
         if (lo > end[i])
             continue;
         uint32_t last = HZP_MIN(hi, end[i]);
-        uint8_t a[4], b[4];
-        int n = utf8(lo, a);
-        utf8(last, b);
+        char a[4], b[4];
+        int n = hzp_utf8_put(a, lo);
+        hzp_utf8_put(b, last);
         if (end[i] != 0xDFFF) /* surrogates */
-            add_range(rules, from, a, b, n, to);
+            add_range(rules, from, (uint8_t *)a, (uint8_t *)b, n, to);
         lo = end[i] + 1;
     }
 }

@@ -30,13 +30,13 @@ static void set_copy(struct hzp_config_set *to, const struct hzp_config_set *fro
 
 /* ---- frames ---- */
 
-static int32_t *chain_of(struct hzp_grammar_run *run, int32_t state, int32_t parent)
+static int32_t *chain_of(struct hzp_constraint_run *run, int32_t state, int32_t parent)
 {
     uint32_t hash = (uint32_t)state * 0x9E3779B1u ^ (uint32_t)parent * 0x85EBCA77u;
     return &run->chain[(hash ^ hash >> 15) % CHAINS];
 }
 
-static void frames_clear(struct hzp_grammar_run *run)
+static void frames_clear(struct hzp_constraint_run *run)
 {
     memset(run->chain, 0xFF, CHAINS * sizeof(*run->chain));
     run->frame[0] = (struct hzp_frame){.state = -1, .parent = -1, .chain = -1};
@@ -44,7 +44,7 @@ static void frames_clear(struct hzp_grammar_run *run)
 }
 
 /* The frame that goes on in `state` and then with `parent`; -1: a bound is reached. */
-static int32_t frame_of(struct hzp_grammar_run *run, int32_t state, int32_t parent)
+static int32_t frame_of(struct hzp_constraint_run *run, int32_t state, int32_t parent)
 {
     int32_t *chain = chain_of(run, state, parent);
     for (int32_t f = *chain; f >= 0; f = run->frame[f].chain)
@@ -60,7 +60,7 @@ static int32_t frame_of(struct hzp_grammar_run *run, int32_t state, int32_t pare
 }
 
 /* Removes the frames that no stack of the current set has. */
-static void frames_tidy(struct hzp_grammar_run *run)
+static void frames_tidy(struct hzp_constraint_run *run)
 {
     struct hzp_frame *old = run->frame;
     int32_t *new_of = hzp_xcalloc((size_t)run->frames, sizeof(*new_of)), count = run->frames;
@@ -91,7 +91,7 @@ static void add(struct hzp_config_set *set, int32_t state, int32_t frame)
 }
 
 /* Adds what calls and ends of rules lead to, then keeps those that can take a byte. */
-static void set_close(struct hzp_grammar_run *run, struct hzp_config_set *set)
+static void set_close(struct hzp_constraint_run *run, struct hzp_config_set *set)
 {
     const struct hzp_grammar *g = run->grammar;
     int32_t kept = 0;
@@ -116,7 +116,7 @@ static void set_close(struct hzp_grammar_run *run, struct hzp_config_set *set)
     set->count = kept;
 }
 
-static void step(struct hzp_grammar_run *run, const struct hzp_config_set *from, uint8_t byte,
+static void step(struct hzp_constraint_run *run, const struct hzp_config_set *from, uint8_t byte,
                  struct hzp_config_set *to)
 {
     const struct hzp_grammar *g = run->grammar;
@@ -141,7 +141,7 @@ static void step(struct hzp_grammar_run *run, const struct hzp_config_set *from,
     set_close(run, to);
 }
 
-void hzp_grammar_set_one(struct hzp_grammar_run *run, struct hzp_config_set *set, int32_t state)
+void hzp_grammar_set_one(struct hzp_constraint_run *run, struct hzp_config_set *set, int32_t state)
 {
     frames_clear(run);
     set->count = 1;
@@ -151,7 +151,7 @@ void hzp_grammar_set_one(struct hzp_grammar_run *run, struct hzp_config_set *set
 
 /* ---- walks ---- */
 
-static struct hzp_config_set *level_of(struct hzp_grammar_run *run, int32_t depth)
+static struct hzp_config_set *level_of(struct hzp_constraint_run *run, int32_t depth)
 {
     while (run->levels <= depth) {
         run->level = hzp_xrealloc(run->level, (size_t)(run->levels + 1) * sizeof(*run->level));
@@ -160,7 +160,7 @@ static struct hzp_config_set *level_of(struct hzp_grammar_run *run, int32_t dept
     return &run->level[depth];
 }
 
-int64_t hzp_grammar_walk(struct hzp_grammar_run *run, const struct hzp_trie *trie,
+int64_t hzp_grammar_walk(struct hzp_constraint_run *run, const struct hzp_trie *trie,
                          const struct hzp_byte_set *after, hzp_walk_seen *seen, void *ctx)
 {
     bool beyond[HZP_TRIE_DEPTH_MAX + 1]; /* at each depth: the rule may have ended before */
@@ -192,9 +192,9 @@ int64_t hzp_grammar_walk(struct hzp_grammar_run *run, const struct hzp_trie *tri
 
 /* ---- runs ---- */
 
-struct hzp_grammar_run *hzp_grammar_run_create(struct hzp_grammar *grammar)
+struct hzp_constraint_run *hzp_grammar_run_create(struct hzp_grammar *grammar)
 {
-    struct hzp_grammar_run *run = hzp_xcalloc(1, sizeof(*run));
+    struct hzp_constraint_run *run = hzp_xcalloc(1, sizeof(*run));
     run->grammar = hzp_grammar_ref(grammar);
     run->work_max = HZP_GRAMMAR_MASK_WORK_MAX;
     run->frames_room = 64;
@@ -207,7 +207,7 @@ struct hzp_grammar_run *hzp_grammar_run_create(struct hzp_grammar *grammar)
     return run;
 }
 
-void hzp_grammar_run_destroy(struct hzp_grammar_run *run)
+void hzp_grammar_run_destroy(struct hzp_constraint_run *run)
 {
     if (!run)
         return;
@@ -221,7 +221,7 @@ void hzp_grammar_run_destroy(struct hzp_grammar_run *run)
     free(run);
 }
 
-bool hzp_grammar_run_bytes(struct hzp_grammar_run *run, const char *bytes, size_t size)
+bool hzp_grammar_run_bytes(struct hzp_constraint_run *run, const char *bytes, size_t size)
 {
     struct hzp_config_set *a = level_of(run, 0), *b = level_of(run, 1);
     set_copy(a, &run->now);
@@ -239,7 +239,7 @@ bool hzp_grammar_run_bytes(struct hzp_grammar_run *run, const char *bytes, size_
     return true;
 }
 
-bool hzp_grammar_run_token(struct hzp_grammar_run *run, int32_t token)
+bool hzp_grammar_run_token(struct hzp_constraint_run *run, int32_t token)
 {
     const struct hzp_lexicon *lexicon = run->grammar->lexicon;
     if (token < 0 || token >= lexicon->count || lexicon->at[token] == lexicon->at[token + 1])
@@ -248,12 +248,12 @@ bool hzp_grammar_run_token(struct hzp_grammar_run *run, int32_t token)
                                  (size_t)(lexicon->at[token + 1] - lexicon->at[token]));
 }
 
-bool hzp_grammar_run_may_end(const struct hzp_grammar_run *run)
+bool hzp_grammar_run_may_end(const struct hzp_constraint_run *run)
 {
     return run->now.ended;
 }
 
-bool hzp_grammar_run_may_go_on(const struct hzp_grammar_run *run)
+bool hzp_grammar_run_may_go_on(const struct hzp_constraint_run *run)
 {
     return run->now.count > 0;
 }
@@ -265,7 +265,7 @@ static void set_bit(void *ctx, int32_t token, bool unsure)
 }
 
 /* Adds what one stack allows. */
-static void add_mask(struct hzp_grammar_run *run, struct hzp_config now,
+static void add_mask(struct hzp_constraint_run *run, struct hzp_config now,
                      const struct hzp_mask *mask, size_t words, uint32_t *ret)
 {
     for (size_t w = 0; mask->bits && w < words; w++)
@@ -281,7 +281,7 @@ static void add_mask(struct hzp_grammar_run *run, struct hzp_config now,
     hzp_grammar_walk(run, &mask->unsure, NULL, set_bit, ret);
 }
 
-bool hzp_grammar_run_mask(struct hzp_grammar_run *run, uint32_t *ret)
+bool hzp_grammar_run_mask(struct hzp_constraint_run *run, uint32_t *ret)
 {
     const struct hzp_grammar *g = run->grammar;
     size_t words = (size_t)(g->lexicon->count + 31) / 32;
@@ -307,46 +307,21 @@ static void constraint_unref(struct hzp_constraint *constraint)
 
 static struct hzp_constraint_run *constraint_begin(struct hzp_constraint *constraint)
 {
-    return (struct hzp_constraint_run *)hzp_grammar_run_create((struct hzp_grammar *)constraint);
-}
-
-static void constraint_end(struct hzp_constraint_run *run)
-{
-    hzp_grammar_run_destroy((struct hzp_grammar_run *)run);
-}
-
-static bool constraint_token(struct hzp_constraint_run *run, int32_t token)
-{
-    return hzp_grammar_run_token((struct hzp_grammar_run *)run, token);
-}
-
-static bool constraint_may_end(const struct hzp_constraint_run *run)
-{
-    return hzp_grammar_run_may_end((const struct hzp_grammar_run *)run);
-}
-
-static bool constraint_may_go_on(const struct hzp_constraint_run *run)
-{
-    return hzp_grammar_run_may_go_on((const struct hzp_grammar_run *)run);
-}
-
-static bool constraint_mask(struct hzp_constraint_run *run, uint32_t *mask)
-{
-    return hzp_grammar_run_mask((struct hzp_grammar_run *)run, mask);
+    return hzp_grammar_run_create((struct hzp_grammar *)constraint);
 }
 
 static int64_t constraint_work(const struct hzp_constraint_run *run)
 {
-    return ((const struct hzp_grammar_run *)run)->work;
+    return run->work;
 }
 
 const struct hzp_constraint_ops hzp_grammar_ops = {.unref = constraint_unref,
                                                    .begin = constraint_begin,
-                                                   .end = constraint_end,
-                                                   .token = constraint_token,
-                                                   .may_end = constraint_may_end,
-                                                   .may_go_on = constraint_may_go_on,
-                                                   .mask = constraint_mask,
+                                                   .end = hzp_grammar_run_destroy,
+                                                   .token = hzp_grammar_run_token,
+                                                   .may_end = hzp_grammar_run_may_end,
+                                                   .may_go_on = hzp_grammar_run_may_go_on,
+                                                   .mask = hzp_grammar_run_mask,
                                                    .work = constraint_work};
 
 struct hzp_constraint *hzp_grammar_constraint(struct hzp_grammar *grammar)

@@ -27,6 +27,12 @@ struct bound {
     bool lower, open; /* open: the bound itself is not a value */
 };
 
+const struct hzp_schema_bound hzp_schema_bound[HZP_SCHEMA_BOUNDS] = {
+    {"minimum", true, false},
+    {"exclusiveMinimum", true, true},
+    {"maximum", false, false},
+    {"exclusiveMaximum", false, true}};
+
 /* ---- bounds as decimals ---- */
 
 /* Beyond 18 digits before the point: 10^18. */
@@ -206,13 +212,7 @@ static int too_large(const struct number *n)
 /* Leaves of one side what `with` takes too, or (without) does not take; takes `with` over. */
 static int keep_by(struct number *n, int side, struct hzp_regular *with, bool without)
 {
-    struct hzp_regular *left = !with     ? NULL
-                               : without ? hzp_regular_without(n->side[side], with)
-                                         : hzp_regular_both(n->side[side], with);
-    hzp_regular_destroy(with);
-    hzp_regular_destroy(n->side[side]);
-    n->side[side] = left;
-    return left ? HZP_OK : too_large(n);
+    return hzp_regular_limit(&n->side[side], with, without) ? HZP_OK : too_large(n);
 }
 
 static int keep(struct number *n, int side, struct hzp_regular *with)
@@ -260,20 +260,14 @@ static int add_multiple(struct number *n, const json_t *multiple, bool without)
 
 static int add_bounds(struct number *n, const json_t *schema)
 {
-    static const struct {
-        const char *keyword;
-        bool lower, open;
-    } bounds[] = {{"minimum", true, false},
-                  {"exclusiveMinimum", true, true},
-                  {"maximum", false, false},
-                  {"exclusiveMaximum", false, true}};
-    for (int i = 0; i < HZP_COUNT(bounds); i++) {
-        const json_t *value = json_object_get(schema, bounds[i].keyword);
-        struct bound b = {.lower = bounds[i].lower, .open = bounds[i].open};
+    for (int i = 0; i < HZP_SCHEMA_BOUNDS; i++) {
+        const struct hzp_schema_bound *kind = &hzp_schema_bound[i];
+        const json_t *value = json_object_get(schema, kind->keyword);
+        struct bound b = {.lower = kind->lower, .open = kind->open};
         if (!value)
             continue;
         if (!hzp_json_is_number(value))
-            return hzp_schema_refuse(n->s, n->at, bounds[i].keyword, "must be a number");
+            return hzp_schema_refuse(n->s, n->at, kind->keyword, "must be a number");
         decimal_of(value, &b.at);
         HZP_TRY(add_bound(n, &b));
     }
@@ -290,17 +284,16 @@ static int add_bounds(struct number *n, const json_t *schema)
 /* Whether there are conditions, and such as a rounded number might miss. */
 static void look(struct number *n, bool *ret_open)
 {
-    static const char *const keywords[] = {"minimum", "maximum", "exclusiveMinimum",
-                                           "exclusiveMaximum", "multipleOf"};
-    for (int32_t i = 0; i < n->at->schemas; i++)
-        for (int k = 0; k < HZP_COUNT(keywords); k++)
-            if (json_object_get(n->at->schema[i], keywords[k])) {
+    for (int32_t i = 0; i < n->at->schemas; i++) {
+        const json_t *schema = n->at->schema[i];
+        for (int k = 0; k < HZP_SCHEMA_BOUNDS; k++)
+            if (json_object_get(schema, hzp_schema_bound[k].keyword)) {
                 n->limited = true;
-                *ret_open |= k >= 2;
+                *ret_open |= hzp_schema_bound[k].open;
             }
-    for (int32_t i = 0; i < n->at->schemas; i++)
-        if (hzp_schema_is_leaf(n->at->schema[i]))
+        if (json_object_get(schema, "multipleOf") || hzp_schema_is_leaf(schema))
             n->limited = *ret_open = true;
+    }
 }
 
 static int make_sides(struct number *n, bool open)

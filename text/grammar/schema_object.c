@@ -225,11 +225,8 @@ static int other_names(struct object *o, struct hzp_regular **ret)
             HZP_TRY(leave(o, ret, hzp_regular_without(any, any)));
         else if (names)
             HZP_TRY(names_of(o, names, &admitted));
-        if (admitted) {
-            int r = leave(o, ret, hzp_regular_both(*ret, admitted));
-            hzp_regular_destroy(admitted);
-            HZP_TRY(r);
-        }
+        if (admitted && !hzp_regular_limit(ret, admitted, false))
+            return too_large(o);
     }
     return HZP_OK;
 }

@@ -122,7 +122,6 @@ int32_t hzp_json_value(struct hzp_schema *s);
 int32_t hzp_json_string(struct hzp_schema *s);
 int32_t hzp_json_number(struct hzp_schema *s);
 int32_t hzp_json_object(struct hzp_schema *s);
-int32_t hzp_json_array(struct hzp_schema *s);
 /* These append behind `from` and return the node behind: blanks or nothing; a string with its
  * quotes, and without; a value as it would be written. */
 int32_t hzp_json_blanks(struct hzp_schema *s, int32_t from);
@@ -130,9 +129,8 @@ int32_t hzp_json_text(struct hzp_schema *s, int32_t from, const char *text, size
 int32_t hzp_json_inner(struct hzp_schema *s, int32_t from, const char *text, size_t bytes);
 int32_t hzp_json_literal(struct hzp_schema *s, int32_t from, const json_t *value);
 
-/* The rules of zeros behind a fraction's digits, and of a point and zeros. */
-int32_t hzp_json_zeros(struct hzp_schema *s);
-int32_t hzp_json_point_zeros(struct hzp_schema *s);
+/* The rule of zeros behind a fraction's digits; point: behind a whole part, with a point. */
+int32_t hzp_json_zeros(struct hzp_schema *s, bool point);
 
 /* ---- numeral.c: numbers, also those that only their spelling holds ---- */
 
@@ -153,9 +151,6 @@ int hzp_numeral_compare(const json_t *a, const json_t *b);
  * behind. */
 int32_t hzp_json_numeral(struct hzp_schema *s, int32_t from, const json_t *value);
 
-/* Edges of one code point in the one spelling of limited strings (HZP_SPELL_JSON). */
-void hzp_json_char(struct hzp_rules *rules, int32_t from, int32_t to);
-
 /* ---- schema_object.c, _array.c, _string.c, _number.c: append what values of one type satisfy all
  * schemas of the item behind `from`; *ret is the node behind ---- */
 int hzp_schema_object(struct hzp_schema *s, const struct hzp_schema_item *at, int32_t from,
@@ -166,6 +161,14 @@ int hzp_schema_string(struct hzp_schema *s, const struct hzp_schema_item *at, in
                       int32_t *ret);
 int hzp_schema_number(struct hzp_schema *s, const struct hzp_schema_item *at, bool integer,
                       int32_t from, int32_t *ret);
+
+/* The keywords that bound a number (schema_number.c). */
+enum { HZP_SCHEMA_BOUNDS = 4 };
+struct hzp_schema_bound {
+    const char *keyword;
+    bool lower, open; /* open: the bound itself is not a value */
+};
+extern const struct hzp_schema_bound hzp_schema_bound[HZP_SCHEMA_BOUNDS];
 
 /* Contents of strings that satisfy all schemas of the item; NULL in *ret: all do. */
 int hzp_schema_contents(struct hzp_schema *s, const struct hzp_schema_item *at,

@@ -65,22 +65,18 @@ static void add_wide(struct hzp_rules *rules, int32_t from, int32_t to)
     hzp_rules_bytes(rules, one, 'a', 'f', to);
 }
 
-void hzp_json_char(struct hzp_rules *rules, int32_t from, int32_t to)
-{
-    add_plain(rules, from, to);
-    add_wide(rules, from, to);
-}
-
 /* Between `least` and `most` (-1: any number) code points. */
 static int32_t add_chars(struct hzp_rules *rules, int32_t from, enum hzp_spelling spelling,
                          int32_t least, int32_t most)
 {
     struct hzp_part_of part = {.from = hzp_rules_node(rules)};
     part.to = hzp_rules_node(rules);
-    if (spelling == HZP_SPELL_JSON)
-        hzp_json_char(rules, part.from, part.to);
-    else
+    if (spelling == HZP_SPELL_JSON) {
+        add_plain(rules, part.from, part.to);
+        add_wide(rules, part.from, part.to);
+    } else {
         hzp_rules_codes(rules, part.from, 0, HZP_CODE_LAST, part.to);
+    }
     return hzp_rules_repeat(rules, from, part, least, most);
 }
 
@@ -122,19 +118,13 @@ static int restrict_to(struct hzp_schema *s, const struct hzp_schema_item *at,
                        enum hzp_spelling spelling, struct hzp_regular **of,
                        struct hzp_regular *with, bool without)
 {
-    struct hzp_regular *left = NULL;
-    if (with && !*of && without)
-        *of = chars(spelling, 0, -1);
-    if (with && !*of) {
+    if (with && !*of && !without) {
         *of = with;
         return HZP_OK;
     }
-    if (with)
-        left = without ? hzp_regular_without(*of, with) : hzp_regular_both(*of, with);
-    hzp_regular_destroy(with);
-    hzp_regular_destroy(*of);
-    *of = left;
-    return left ? HZP_OK : too_large(s, at);
+    if (with && !*of)
+        *of = chars(spelling, 0, -1);
+    return hzp_regular_limit(of, with, without) ? HZP_OK : too_large(s, at);
 }
 
 static int regex_contents(struct hzp_schema *s, const struct hzp_schema_item *at,

@@ -81,32 +81,25 @@ static int within(const json_t *schema, const char *least, const char *most, dou
     return n >= lo && n <= hi;
 }
 
-/* Whether the value is on this side of a bound, or (open 0) at it; -1: the bound is no number. */
-static int beside(const json_t *value, const json_t *bound, int side, int open)
+/* Whether the value is on the right side of the schema's bound; -1: that is no number. */
+static int beside(const json_t *value, const json_t *schema, const struct hzp_schema_bound *kind)
 {
+    const json_t *bound = json_object_get(schema, kind->keyword);
     if (!bound)
         return 1;
     if (!hzp_json_is_number(bound))
         return -1;
     int order = hzp_numeral_compare(value, bound);
-    return order ? (order > 0) == (side > 0) : !open;
+    return order ? (order > 0) == kind->lower : !kind->open;
 }
 
 static int number_valid(const json_t *value, const json_t *schema)
 {
-    static const struct {
-        const char *keyword;
-        int side, open;
-    } bounds[] = {{"minimum", 1, 0},
-                  {"exclusiveMinimum", 1, 1},
-                  {"maximum", -1, 0},
-                  {"exclusiveMaximum", -1, 1}};
     const json_t *multiple = json_object_get(schema, "multipleOf");
     double v = hzp_json_real(value), of = hzp_json_real(multiple);
     int valid = 1;
-    for (int i = 0; i < HZP_COUNT(bounds); i++) {
-        int fits = beside(value, json_object_get(schema, bounds[i].keyword), bounds[i].side,
-                          bounds[i].open);
+    for (int i = 0; i < HZP_SCHEMA_BOUNDS; i++) {
+        int fits = beside(value, schema, &hzp_schema_bound[i]);
         valid = fits < 0 || valid < 0 ? -1 : valid && fits;
     }
     if (!multiple || valid <= 0)

@@ -72,7 +72,8 @@ struct jnode {
     bool flag;                        /* for loops: recursive */
     bool takes_varargs, takes_kwargs; /* for macros */
     int32_t line, name;               /* name: index into names */
-    int32_t n, room, kws;             /* of the list, which has room for `room`; of kw */
+    int32_t n, kws;                   /* of the list; of kw */
+    size_t room;                      /* of the list */
     struct jnode *a, *b, *c, *d;
     struct jnode **list;
     struct jkeyword *kw;
@@ -91,7 +92,8 @@ struct hzp_jinja {
     char *name;
     struct jnode *root;
     const char **names; /* NUL-terminated */
-    int32_t names_count, names_room;
+    int32_t names_count;
+    size_t names_room;
     /* indices of names that the evaluator gives values */
     int32_t loop, caller, varargs, kwargs;
 };

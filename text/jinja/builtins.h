@@ -73,7 +73,7 @@ extern const struct jbuiltin hzp_j_filters[], hzp_j_list_filters[], hzp_j_tests[
     struct jval name(struct jrun *r, struct jval v, const struct jval *arg,                        \
                      const struct jargs *all, int how)
 J_BUILTIN(hzp_j_do_case);  /* how: an enum jcase */
-J_BUILTIN(hzp_j_do_strip); /* how: sides, as below; arg: chars */
+J_BUILTIN(hzp_j_do_strip); /* Python's str.strip; how: sides: 1: left, 2: right, 3: both */
 J_BUILTIN(hzp_j_has_case); /* how: J_LOWER or J_UPPER: Python's str.islower or isupper */
 
 /* An integer argument; dflt if it was not given.  Fails if it is none. */
@@ -81,8 +81,6 @@ int64_t hzp_j_arg_int(struct jrun *r, struct jval arg, const char *name, int64_t
 /* A string argument; dflt (NUL-terminated) if it was not given or is None. */
 struct jval hzp_j_arg_string(struct jrun *r, struct jval arg, const char *name, const char *dflt);
 
-/* Python's str.strip with sides 1: left, 2: right, 3: both; chars J_UNSET: white space. */
-struct jval hzp_j_strip(struct jrun *r, struct jval s, struct jval chars, int sides);
 struct jval hzp_j_replace(struct jrun *r, struct jval s, struct jval old, struct jval new,
                           int64_t count);
 enum jcase { J_LOWER, J_UPPER, J_CAPITAL, J_TITLE, J_SWAP };

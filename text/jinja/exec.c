@@ -25,17 +25,8 @@ void hzp_j_bind(struct jrun *r, struct jscope *scope, int32_t name, struct jval 
             scope->binding[i].value = value;
             return;
         }
-    if (scope->n == scope->room) {
-        int32_t room = HZP_MAX(4, 2 * scope->room);
-        struct jbinding *grown = hzp_j_alloc(&r->m, (size_t)room * sizeof(*grown));
-        if (!grown)
-            return;
-        if (scope->n)
-            memcpy(grown, scope->binding, (size_t)scope->n * sizeof(*grown));
-        scope->binding = grown;
-        scope->room = room;
-    }
-    scope->binding[scope->n++] = (struct jbinding){name, value};
+    if (hzp_j_grow(&r->m, &scope->binding, (size_t)scope->n, &scope->room, sizeof(struct jbinding)))
+        scope->binding[scope->n++] = (struct jbinding){name, value};
 }
 
 struct jval hzp_j_lookup(struct jrun *r, int32_t name)
@@ -259,7 +250,7 @@ static void generation(struct jrun *r, const struct jnode *node)
     struct hzp_jinja_output *ret = r->ret;
     if (!outer || r->m.failed)
         return;
-    if (hzp_text_grow((void **)&ret->span, &ret->room, ret->spans + 1, sizeof(*ret->span)) < 0)
+    if (hzp_text_grow(&ret->span, &ret->room, ret->spans + 1, sizeof(*ret->span)) < 0)
         hzp_j_fail(&r->m, "out of memory");
     else
         ret->span[ret->spans++] = (struct hzp_jinja_span){from, r->main_out.n};

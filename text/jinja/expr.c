@@ -74,7 +74,8 @@ static struct jval own_item(struct jrun *r, struct jval v, struct jval key)
     return code;
 }
 
-struct jval hzp_j_attr(struct jrun *r, struct jval v, struct jval name)
+/* Falls back to v[name], as Jinja does. */
+static struct jval attribute(struct jrun *r, struct jval v, struct jval name)
 {
     if (v.type == J_UNDEFINED)
         return undefined_used(r, v);
@@ -174,7 +175,7 @@ static struct jval call_macro(struct jrun *r, const struct jmacro *macro, const 
     return text;
 }
 
-struct jval hzp_j_call(struct jrun *r, struct jval fn, const struct jargs *args)
+static struct jval call(struct jrun *r, struct jval fn, const struct jargs *args)
 {
     enum jflow flow;
     switch (fn.type) {
@@ -262,7 +263,7 @@ static struct jval eval_call(struct jrun *r, const struct jnode *node)
     if (r->m.failed)
         return hzp_j_undefined(NULL);
     r->m.line = node->line;
-    return hzp_j_call(r, fn, &args);
+    return call(r, fn, &args);
 }
 
 static struct jval eval_builtin(struct jrun *r, const struct jnode *node)
@@ -370,7 +371,7 @@ static struct jval eval_node(struct jrun *r, const struct jnode *node)
     struct jval v;
     switch (node->kind) {
     case N_ATTR:
-        return hzp_j_attr(r, hzp_j_eval(r, node->a), node->value);
+        return attribute(r, hzp_j_eval(r, node->a), node->value);
     case N_ITEM:
         v = hzp_j_eval(r, node->a);
         return hzp_j_item(r, v, hzp_j_eval(r, node->b));

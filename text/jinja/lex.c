@@ -20,14 +20,7 @@ struct lexer {
 static struct jtoken *add(struct lexer *x, enum jtoken_kind kind, const char *text, size_t bytes)
 {
     struct jtokens *out = x->out;
-    if (out->n == out->room) {
-        size_t room = HZP_MAX(64, 2 * out->room);
-        struct jtoken *token = hzp_j_alloc(x->m, room * sizeof(*token));
-        if (out->n)
-            memcpy(token, out->token, out->n * sizeof(*token));
-        out->token = token;
-        out->room = room;
-    }
+    hzp_j_grow(x->m, &out->token, out->n, &out->room, sizeof(*out->token));
     struct jtoken *token = &out->token[out->n++];
     *token = (struct jtoken){
         .kind = (uint8_t)kind, .line = x->line, .text = text, .bytes = (int32_t)bytes};
@@ -62,9 +55,7 @@ static size_t skip_space(const struct lexer *x, size_t at)
 static size_t strip_end(const char *text, size_t n)
 {
     while (n) {
-        size_t at = n - 1;
-        while (at && ((uint8_t)text[at] & 0xC0) == 0x80)
-            at--;
+        size_t at = hzp_utf8_before(text, n);
         if (!space_at(text + at, n - at))
             break;
         n = at;
@@ -383,8 +374,7 @@ static void lex_source(struct lexer *x)
                                strchr("%{#", x->text[tag + 1]) && x->text[tag + 1]))
             tag++;
         if (tag == x->n) {
-            add(x, T_TEXT, x->text + x->at, x->n - x->at)->value =
-                hzp_j_string(x->m, x->text + x->at, x->n - x->at);
+            add_text(x, tag, '+', true);
             break;
         }
         char kind = x->text[tag + 1], sign = tag + 2 < x->n ? x->text[tag + 2] : 0;

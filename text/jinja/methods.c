@@ -131,20 +131,13 @@ static void push_part(struct jrun *r, struct jval list, struct jval v, const cha
     hzp_j_push(&r->m, list.l, text);
 }
 
-static const char *back_one(const char *text, const char *p)
-{
-    for (p--; p > text && ((uint8_t)*p & 0xC0) == 0x80;)
-        p--;
-    return p;
-}
-
 static bool space_at(const char *p)
 {
     int step;
     return hzp_j_is_space(hzp_utf8_get(p, &step));
 }
 
-/* Words between white space; from the right when most counts from there. */
+/* Words between white space. */
 static void split_words(struct jrun *r, struct jval v, int64_t most, struct jval list)
 {
     const char *p = v.s->text, *end = p + v.s->bytes;
@@ -164,23 +157,17 @@ static void split_words(struct jrun *r, struct jval v, int64_t most, struct jval
     }
 }
 
-static void split_words_right(struct jrun *r, struct jval v, int64_t most, struct jval list)
+/* What is left of the last `most` words becomes one part again, which begins as the text does. */
+static void keep_last(struct jval v, int64_t most, struct jlist *words)
 {
-    const char *text = v.s->text, *end = text + v.s->bytes;
-    while (hzp_j_step(&r->m, 1)) {
-        while (end > text && space_at(back_one(text, end)))
-            end = back_one(text, end);
-        if (end == text)
-            return;
-        const char *to = end;
-        if (most-- == 0) {
-            push_part(r, list, v, text, to);
-            return;
-        }
-        while (end > text && !space_at(back_one(text, end)))
-            end = back_one(text, end);
-        push_part(r, list, v, end, to);
-    }
+    if (most < 0 || (int64_t)words->n <= most)
+        return;
+    size_t first = words->n - 1 - (size_t)most;
+    struct jstr *s = words->item[first].s;
+    s->bytes += (size_t)(s->text - v.s->text);
+    s->text = v.s->text;
+    words->n -= first;
+    memmove(words->item, words->item + first, words->n * sizeof(*words->item));
 }
 
 static void split_by(struct jrun *r, struct jval v, const struct jstr *by, int64_t most,
@@ -211,6 +198,7 @@ static void split_by_right(struct jrun *r, struct jval v, const struct jstr *by,
         end = p = p - by->bytes;
     }
     push_part(r, list, v, text, end);
+    hzp_j_reverse(list.l);
 }
 
 static J_BUILTIN(s_split)
@@ -219,10 +207,9 @@ static J_BUILTIN(s_split)
     struct jval list = hzp_j_list(&r->m, J_IS_LIST);
     int64_t most = hzp_j_arg_int(r, arg[1], "maxsplit", -1);
     if (arg[0].type == J_UNSET || arg[0].type == J_NONE) {
+        split_words(r, v, right ? -1 : most, list);
         if (right)
-            split_words_right(r, v, most, list);
-        else
-            split_words(r, v, most, list);
+            keep_last(v, most, list.l);
     } else if (need_string(r, arg[0], "the separator")) {
         if (!arg[0].s->bytes)
             return hzp_j_fail(&r->m, "empty separator");
@@ -231,8 +218,6 @@ static J_BUILTIN(s_split)
         else
             split_by(r, v, arg[0].s, most, list);
     }
-    if (right)
-        hzp_j_reverse(list.l);
     return list;
 }
 
@@ -269,12 +254,10 @@ static J_BUILTIN(s_partition)
         return list;
     if (!arg[0].s->bytes)
         return hzp_j_fail(&r->m, "empty separator");
-    if (right) {
+    if (right)
         split_by_right(r, v, arg[0].s, 1, two);
-        hzp_j_reverse(two.l);
-    } else {
+    else
         split_by(r, v, arg[0].s, 1, two);
-    }
     struct jval none = hzp_j_borrow(&r->m, "", 0);
     bool found = two.l->n == 2;
     if (r->m.failed)

@@ -8,14 +8,7 @@
 
 void hzp_j_nodes_add(struct jparser *p, struct jnode *node, struct jnode *item)
 {
-    if (node->n == node->room) {
-        int32_t room = HZP_MAX(4, 2 * node->room);
-        struct jnode **grown = hzp_j_alloc(p->m, (size_t)room * sizeof(struct jnode *));
-        if (node->n)
-            memcpy(grown, node->list, (size_t)node->n * sizeof(struct jnode *));
-        node->list = grown;
-        node->room = room;
-    }
+    hzp_j_grow(p->m, &node->list, (size_t)node->n, &node->room, sizeof(struct jnode *));
     node->list[node->n++] = item;
 }
 
@@ -29,11 +22,15 @@ const struct jtoken *hzp_j_peek(const struct jparser *p)
     return &p->tokens.token[HZP_MIN(p->at + 1, p->tokens.n - 1)];
 }
 
-bool hzp_j_is(const struct jparser *p, enum jtoken_kind kind, const char *text)
+static bool token_is(const struct jtoken *token, enum jtoken_kind kind, const char *text)
 {
-    const struct jtoken *token = hzp_j_now(p);
     size_t n = strlen(text);
     return token->kind == kind && (size_t)token->bytes == n && !memcmp(token->text, text, n);
+}
+
+bool hzp_j_is(const struct jparser *p, enum jtoken_kind kind, const char *text)
+{
+    return token_is(hzp_j_now(p), kind, text);
 }
 
 bool hzp_j_skip_if(struct jparser *p, enum jtoken_kind kind, const char *text)
@@ -80,14 +77,7 @@ int32_t hzp_j_intern(struct jparser *p, const char *text, size_t bytes)
     for (int32_t i = 0; i < j->names_count; i++)
         if (strlen(j->names[i]) == bytes && !memcmp(j->names[i], text, bytes))
             return i;
-    if (j->names_count == j->names_room) {
-        int32_t room = HZP_MAX(32, 2 * j->names_room);
-        const char **names = hzp_j_alloc(p->m, (size_t)room * sizeof(*names));
-        if (j->names_count)
-            memcpy(names, j->names, (size_t)j->names_count * sizeof(*names));
-        j->names = names;
-        j->names_room = room;
-    }
+    hzp_j_grow(p->m, &j->names, (size_t)j->names_count, &j->names_room, sizeof(const char *));
     char *copy = hzp_j_alloc(p->m, bytes + 1);
     memcpy(copy, text, bytes);
     j->names[j->names_count] = copy;
@@ -170,6 +160,17 @@ static struct jnode *parse_set(struct jparser *p, enum jkind kind)
     return node;
 }
 
+/* The name of a macro or of a parameter: as a variable, and as text. */
+static void read_name(struct jparser *p, struct jnode *node, const char *what)
+{
+    const struct jtoken *token = hzp_j_now(p);
+    if (token->kind != T_NAME)
+        hzp_j_refuse(p, HZP_EFORMAT, "expected the name of a %s", what);
+    node->name = hzp_j_intern(p, token->text, (size_t)token->bytes);
+    node->value = hzp_j_token_text(p, token);
+    p->at++;
+}
+
 /* The parameters of a macro or of a call block, with their defaults. */
 static void parse_signature(struct jparser *p, struct jnode *macro)
 {
@@ -178,12 +179,7 @@ static void parse_signature(struct jparser *p, struct jnode *macro)
         if (macro->n)
             hzp_j_expect(p, T_OP, ",");
         struct jnode *param = hzp_j_node(p, N_NAME);
-        const struct jtoken *token = hzp_j_now(p);
-        if (token->kind != T_NAME)
-            hzp_j_refuse(p, HZP_EFORMAT, "expected the name of a parameter");
-        param->name = hzp_j_intern(p, token->text, (size_t)token->bytes);
-        param->value = hzp_j_token_text(p, token);
-        p->at++;
+        read_name(p, param, "parameter");
         if (hzp_j_skip_if(p, T_OP, "="))
             param->a = hzp_j_parse_expr(p, true);
         hzp_j_nodes_add(p, macro, param);
@@ -193,12 +189,9 @@ static void parse_signature(struct jparser *p, struct jnode *macro)
 
 static bool mentions(const struct jparser *p, size_t from, const char *name)
 {
-    size_t n = strlen(name);
-    for (size_t i = from; i < p->at && i < p->tokens.n; i++) {
-        const struct jtoken *token = &p->tokens.token[i];
-        if (token->kind == T_NAME && (size_t)token->bytes == n && !memcmp(token->text, name, n))
+    for (size_t i = from; i < p->at && i < p->tokens.n; i++)
+        if (token_is(&p->tokens.token[i], T_NAME, name))
             return true;
-    }
     return false;
 }
 
@@ -216,12 +209,7 @@ static void parse_macro_body(struct jparser *p, struct jnode *macro, const char 
 static struct jnode *parse_macro(struct jparser *p, enum jkind kind)
 {
     struct jnode *node = hzp_j_node(p, kind);
-    const struct jtoken *token = hzp_j_now(p);
-    if (token->kind != T_NAME)
-        hzp_j_refuse(p, HZP_EFORMAT, "expected the name of a macro");
-    node->name = hzp_j_intern(p, token->text, (size_t)token->bytes);
-    node->value = hzp_j_token_text(p, token);
-    p->at++;
+    read_name(p, node, "macro");
     parse_signature(p, node);
     parse_macro_body(p, node, "endmacro");
     return node;

@@ -8,7 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <wctype.h>
+#include <utf8proc.h>
 
 void hzp_j_float_text(double d, char *ret, size_t size)
 {
@@ -53,16 +53,11 @@ void hzp_j_float_text(double d, char *ret, size_t size)
     snprintf(ret, size, "%s%s", negative ? "-" : "", plain);
 }
 
-/* Python's str.isprintable for one code point above ASCII, by the C library's tables. */
+/* Python's str.isprintable for one code point above ASCII: neither a separator nor other. */
 static bool printable(uint32_t code)
 {
-    if (code == 0xAD || (code >= 0x600 && code <= 0x605) || code == 0x61C || code == 0x6DD ||
-        code == 0x70F || code == 0x180E || (code >= 0x200B && code <= 0x200F) ||
-        (code >= 0x202A && code <= 0x202E) || (code >= 0x2060 && code <= 0x206F) ||
-        code == 0xFEFF || (code >= 0xFFF9 && code <= 0xFFFB) || code >= 0xE0000 ||
-        (code >= 0xE000 && code <= 0xF8FF))
-        return code >= 0xE0100 && code <= 0xE01EF;
-    return !hzp_utf8_is_space(code) && code >= 0xA0 && (code & 0xFFFE) != 0xFFFE;
+    utf8proc_category_t category = utf8proc_category((int32_t)code);
+    return category != UTF8PROC_CATEGORY_CN && category < UTF8PROC_CATEGORY_ZS;
 }
 
 static void repr_string(struct jmem *m, struct jbuf *buf, const struct jstr *s)
@@ -139,9 +134,28 @@ static void repr_dict(struct jmem *m, struct jbuf *buf, struct jval v)
     hzp_j_add_text(m, buf, v.type == J_NAMESPACE ? "}>" : "}");
 }
 
-void hzp_j_print(struct jmem *m, struct jbuf *buf, struct jval v, bool repr)
+static void number_out(struct jmem *m, struct jbuf *buf, struct jval v)
 {
     char text[64];
+    if (v.type == J_INT)
+        snprintf(text, sizeof(text), "%lld", (long long)v.i);
+    else if (!v.spelled)
+        hzp_j_float_text(v.d, text, sizeof(text));
+    hzp_j_add_text(m, buf, v.type == J_FLOAT && v.spelled ? v.n->text : text);
+}
+
+/* Goes on to what is inside a value. */
+static bool enter(struct jmem *m)
+{
+    if (m->depth >= m->depth_max)
+        hzp_j_fail(m, "a value is nested too deeply to print");
+    else
+        m->depth++;
+    return !m->failed;
+}
+
+void hzp_j_print(struct jmem *m, struct jbuf *buf, struct jval v, bool repr)
+{
     if (!hzp_j_step(m, 1))
         return;
     switch (v.type) {
@@ -156,13 +170,8 @@ void hzp_j_print(struct jmem *m, struct jbuf *buf, struct jval v, bool repr)
         hzp_j_add_text(m, buf, v.b ? "True" : "False");
         return;
     case J_INT:
-        snprintf(text, sizeof(text), "%lld", (long long)v.i);
-        hzp_j_add_text(m, buf, text);
-        return;
     case J_FLOAT:
-        if (!v.spelled)
-            hzp_j_float_text(v.d, text, sizeof(text));
-        hzp_j_add_text(m, buf, v.spelled ? v.n->text : text);
+        number_out(m, buf, v);
         return;
     case J_STRING:
         if (repr && v.markup)
@@ -177,11 +186,8 @@ void hzp_j_print(struct jmem *m, struct jbuf *buf, struct jval v, bool repr)
     case J_LIST:
     case J_DICT:
     case J_NAMESPACE:
-        if (m->depth >= m->depth_max) {
-            hzp_j_fail(m, "a value is nested too deeply to print");
+        if (!enter(m))
             return;
-        }
-        m->depth++;
         if (v.type == J_LIST)
             repr_list(m, buf, v.l);
         else
@@ -234,22 +240,15 @@ static void json_string_out(struct jmem *m, struct jbuf *buf, bool ascii, const 
     hzp_j_add(m, buf, "\"", 1);
 }
 
+/* None, a bool or a number. */
 static void json_number_out(struct jmem *m, struct jbuf *buf, struct jval v)
 {
-    char text[64];
-    if (v.type == J_FLOAT && v.spelled) {
-        hzp_j_add_text(m, buf, v.n->text);
-        return;
-    }
-    if (v.type == J_FLOAT && (isnan(v.d) || isinf(v.d)))
-        snprintf(text, sizeof(text), "%s", isnan(v.d) ? "NaN" : v.d < 0 ? "-Infinity" : "Infinity");
-    else if (v.type == J_FLOAT)
-        hzp_j_float_text(v.d, text, sizeof(text));
-    else if (v.type == J_INT)
-        snprintf(text, sizeof(text), "%lld", (long long)v.i);
+    if (v.type == J_NONE || v.type == J_BOOL)
+        hzp_j_add_text(m, buf, v.type == J_NONE ? "null" : v.b ? "true" : "false");
+    else if (v.type == J_FLOAT && !v.spelled && !isfinite(v.d))
+        hzp_j_add_text(m, buf, isnan(v.d) ? "NaN" : v.d < 0 ? "-Infinity" : "Infinity");
     else
-        snprintf(text, sizeof(text), "%s", v.type == J_NONE ? "null" : v.b ? "true" : "false");
-    hzp_j_add_text(m, buf, text);
+        number_out(m, buf, v);
 }
 
 static void dumps(struct jmem *m, struct jbuf *buf, const struct jjson *how, struct jval v,
@@ -290,44 +289,33 @@ static void sort_keys(struct jmem *m, const struct jdict *dict, uint32_t *order)
     }
 }
 
-static void json_dict(struct jmem *m, struct jbuf *buf, const struct jjson *how,
-                      const struct jdict *dict, int level)
+/* The items of a list (dict NULL), or the members of a dict. */
+static void json_items(struct jmem *m, struct jbuf *buf, const struct jjson *how,
+                       const struct jlist *list, const struct jdict *dict, int level)
 {
+    size_t n = dict ? dict->n : list->n;
     uint32_t *order = NULL;
-    if (how->sort && dict->n) {
-        order = hzp_j_alloc(m, dict->n * sizeof(*order));
+    if (dict && how->sort && n) {
+        order = hzp_j_alloc(m, n * sizeof(*order));
         if (!order)
             return;
         sort_keys(m, dict, order);
     }
-    hzp_j_add(m, buf, "{", 1);
-    for (size_t i = 0; i < dict->n && !m->failed; i++) {
+    hzp_j_add(m, buf, dict ? "{" : "[", 1);
+    for (size_t i = 0; i < n && !m->failed; i++) {
         size_t at = order ? order[i] : i;
         if (i)
             hzp_j_add(m, buf, how->item, how->item_bytes);
         json_break(m, buf, how, level + 1);
-        json_key(m, buf, how, dict->key[at]);
-        hzp_j_add(m, buf, how->colon, how->colon_bytes);
-        dumps(m, buf, how, dict->value[at], level + 1);
+        if (dict) {
+            json_key(m, buf, how, dict->key[at]);
+            hzp_j_add(m, buf, how->colon, how->colon_bytes);
+        }
+        dumps(m, buf, how, dict ? dict->value[at] : list->item[at], level + 1);
     }
-    if (dict->n)
+    if (n)
         json_break(m, buf, how, level);
-    hzp_j_add(m, buf, "}", 1);
-}
-
-static void json_list(struct jmem *m, struct jbuf *buf, const struct jjson *how,
-                      const struct jlist *list, int level)
-{
-    hzp_j_add(m, buf, "[", 1);
-    for (size_t i = 0; i < list->n && !m->failed; i++) {
-        if (i)
-            hzp_j_add(m, buf, how->item, how->item_bytes);
-        json_break(m, buf, how, level + 1);
-        dumps(m, buf, how, list->item[i], level + 1);
-    }
-    if (list->n)
-        json_break(m, buf, how, level);
-    hzp_j_add(m, buf, "]", 1);
+    hzp_j_add(m, buf, dict ? "}" : "]", 1);
 }
 
 static void dumps(struct jmem *m, struct jbuf *buf, const struct jjson *how, struct jval v,
@@ -348,15 +336,9 @@ static void dumps(struct jmem *m, struct jbuf *buf, const struct jjson *how, str
         hzp_j_fail(m, "Object of type %s is not JSON serializable", hzp_j_type_name(v));
         return;
     }
-    if (m->depth >= m->depth_max) {
-        hzp_j_fail(m, "a value is nested too deeply to print");
+    if (!enter(m))
         return;
-    }
-    m->depth++;
-    if (list)
-        json_list(m, buf, how, v.l, level);
-    else
-        json_dict(m, buf, how, v.o, level);
+    json_items(m, buf, how, list ? v.l : NULL, list ? NULL : v.o, level);
     m->depth--;
 }
 

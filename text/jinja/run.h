@@ -20,7 +20,8 @@ struct jbinding {
 struct jscope {
     struct jscope *up; /* NULL: the template's own, whose names are in jrun.root */
     struct jbinding *binding;
-    int32_t n, room;
+    int32_t n;
+    size_t room;
 };
 
 struct jmacro {
@@ -70,10 +71,8 @@ struct jscope *hzp_j_scope(struct jrun *r, struct jscope *up);
 /* A body in a scope of its own (NULL: a new one), its output as a string. */
 struct jval hzp_j_capture(struct jrun *r, const struct jnode *body, struct jscope *scope);
 
-/* v.name and v[key], with Jinja's rule that each falls back to the other. */
-struct jval hzp_j_attr(struct jrun *r, struct jval v, struct jval name);
+/* v[key], with Jinja's rule that it falls back to v.key. */
 struct jval hzp_j_item(struct jrun *r, struct jval v, struct jval key);
-struct jval hzp_j_call(struct jrun *r, struct jval fn, const struct jargs *args);
 struct jval hzp_j_run_for(struct jrun *r, const struct jnode *node, struct jval items, int depth,
                           enum jflow *ret_flow);
 struct jval hzp_j_loop_attr(struct jrun *r, struct jloop *loop, const char *name);

@@ -5,12 +5,10 @@
 #include "base/utf8.h"
 #include "text/jinja/run.h"
 
-#include <locale.h>
 #include <math.h>
-#include <pthread.h>
 #include <stdio.h>
 #include <string.h>
-#include <wctype.h>
+#include <utf8proc.h>
 
 bool hzp_j_is_space(uint32_t code)
 {
@@ -28,20 +26,19 @@ static bool in_set(uint32_t code, struct jval chars)
     return false;
 }
 
-struct jval hzp_j_strip(struct jrun *r, struct jval s, struct jval chars, int sides)
+J_BUILTIN(hzp_j_do_strip)
 {
+    struct jval s = hzp_j_str(&r->m, v), chars = arg[0];
     const char *text = s.s->text;
     size_t from = 0, to = s.s->bytes;
     int step;
     if (chars.type != J_UNSET && chars.type != J_NONE && chars.type != J_STRING)
         return hzp_j_fail(&r->m, "strip arg must be None or str");
-    while ((sides & 1) && from < to && in_set(hzp_utf8_get(text + from, &step), chars) &&
+    while ((how & 1) && from < to && in_set(hzp_utf8_get(text + from, &step), chars) &&
            hzp_j_step(&r->m, 1))
         from += (size_t)step;
-    while ((sides & 2) && to > from && hzp_j_step(&r->m, 1)) {
-        size_t at = to - 1;
-        while (((uint8_t)text[at] & 0xC0) == 0x80)
-            at--;
+    while ((how & 2) && to > from && hzp_j_step(&r->m, 1)) {
+        size_t at = hzp_utf8_before(text, to);
         if (!in_set(hzp_utf8_get(text + at, &step), chars))
             break;
         to = at;
@@ -108,36 +105,20 @@ struct jval hzp_j_escape(struct jrun *r, struct jval v)
 
 /* ---- upper and lower case ---- */
 
-static locale_t letters;
-static pthread_once_t once = PTHREAD_ONCE_INIT;
-
-static void open_locale(void)
-{
-    letters = newlocale(LC_CTYPE_MASK, "C.UTF-8", (locale_t)0);
-}
-
 static uint32_t upper_of(uint32_t code)
 {
-    pthread_once(&once, open_locale);
-    if (code < 0x80 || !letters)
-        return code >= 'a' && code <= 'z' ? code - 32 : code;
-    return (uint32_t)towupper_l((wint_t)code, letters);
+    return (uint32_t)utf8proc_toupper((int32_t)code);
 }
 
 static uint32_t lower_of(uint32_t code)
 {
-    pthread_once(&once, open_locale);
-    if (code < 0x80 || !letters)
-        return code >= 'A' && code <= 'Z' ? code + 32 : code;
-    return (uint32_t)towlower_l((wint_t)code, letters);
+    return (uint32_t)utf8proc_tolower((int32_t)code);
 }
 
 bool hzp_j_is_letter(uint32_t code)
 {
-    pthread_once(&once, open_locale);
-    if (code < 0x80 || !letters)
-        return (code | 32) >= 'a' && (code | 32) <= 'z';
-    return iswalpha_l((wint_t)code, letters);
+    utf8proc_category_t category = utf8proc_category((int32_t)code);
+    return category >= UTF8PROC_CATEGORY_LU && category <= UTF8PROC_CATEGORY_LO;
 }
 
 static bool cased(uint32_t code)
@@ -172,7 +153,7 @@ static void put_upper(struct jrun *r, struct jbuf *buf, uint32_t code, bool titl
             hzp_j_add_text(&r->m, buf, title ? several[i].title : several[i].upper);
             return;
         }
-    put(r, buf, upper_of(code));
+    put(r, buf, title ? (uint32_t)utf8proc_totitle((int32_t)code) : upper_of(code));
 }
 
 /* Capital sigma at the end of a word becomes a final one, as in Python. */
@@ -181,8 +162,7 @@ static uint32_t sigma(const struct jstr *s, size_t at)
     int step;
     bool before = false, after = false;
     for (size_t i = at; i > 0 && !before;) {
-        for (i--; i > 0 && ((uint8_t)s->text[i] & 0xC0) == 0x80;)
-            i--;
+        i = hzp_utf8_before(s->text, i);
         uint32_t code = hzp_utf8_get(s->text + i, &step);
         if (!cased(code) && code != '\'' && code != 0xAD)
             break;
@@ -406,11 +386,6 @@ struct jval hzp_j_percent(struct jrun *r, struct jval s, struct jval values)
 J_BUILTIN(hzp_j_do_case)
 {
     return hzp_j_case(r, hzp_j_str(&r->m, v), (enum jcase)how);
-}
-
-J_BUILTIN(hzp_j_do_strip)
-{
-    return hzp_j_strip(r, hzp_j_str(&r->m, v), arg[0], how);
 }
 
 J_BUILTIN(hzp_j_has_case)

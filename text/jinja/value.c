@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "text/jinja/value.h"
 
+#include "base/hash.h"
 #include "base/utf8.h"
 
 #include <stdarg.h>
@@ -63,6 +64,22 @@ void *hzp_j_alloc(struct jmem *m, size_t size)
     return got;
 }
 
+bool hzp_j_grow(struct jmem *m, void *array, size_t n, size_t *room, size_t size)
+{
+    if (n < *room)
+        return true;
+    size_t more = HZP_MAX(4, 2 * *room);
+    void *old, *grown = hzp_j_alloc(m, more * size);
+    if (!grown)
+        return false;
+    memcpy(&old, array, sizeof(old));
+    if (n)
+        memcpy(grown, old, n * size);
+    memcpy(array, &grown, sizeof(grown));
+    *room = more;
+    return true;
+}
+
 bool hzp_j_step(struct jmem *m, int64_t n)
 {
     m->steps += n;
@@ -101,17 +118,8 @@ struct jval hzp_j_list(struct jmem *m, enum jlist_kind kind)
 
 void hzp_j_push(struct jmem *m, struct jlist *list, struct jval value)
 {
-    if (list->n == list->room) {
-        size_t room = HZP_MAX(4, 2 * list->room);
-        struct jval *item = hzp_j_alloc(m, room * sizeof(*item));
-        if (!item)
-            return;
-        if (list->n)
-            memcpy(item, list->item, list->n * sizeof(*item));
-        list->item = item;
-        list->room = room;
-    }
-    list->item[list->n++] = value;
+    if (hzp_j_grow(m, &list->item, list->n, &list->room, sizeof(*list->item)))
+        list->item[list->n++] = value;
 }
 
 void hzp_j_reverse(struct jlist *list)
@@ -139,27 +147,17 @@ struct jval hzp_j_dict(struct jmem *m, enum jtype type)
 /* Equal keys have equal hashes: 1, 1.0 and True are one key. */
 static uint32_t hash(struct jmem *m, struct jval key)
 {
-    uint64_t h = 14695981039346656037u;
-    switch (key.type) {
-    case J_STRING:
+    uint64_t h = key.type;
+    if (key.type == J_STRING) {
         hzp_j_step(m, (int64_t)(key.s->bytes / 32));
-        for (size_t i = 0; i < key.s->bytes; i++)
-            h = (h ^ (uint8_t)key.s->text[i]) * 1099511628211u;
-        return (uint32_t)(h ^ h >> 32);
-    case J_BOOL:
-    case J_INT:
-    case J_FLOAT: {
+        h = hzp_fnv(HZP_FNV, key.s->text, key.s->bytes);
+    } else if (hzp_j_is_number(key)) {
         double d = hzp_j_number(key);
-        if (d == 0)
+        if (d == 0) /* -0.0, too */
             d = 0;
-        uint64_t bits;
-        memcpy(&bits, &d, sizeof(bits));
-        h = (h ^ bits) * 1099511628211u;
-        return (uint32_t)(h ^ h >> 32);
+        h = hzp_fnv(HZP_FNV, &d, sizeof(d));
     }
-    default:
-        return key.type;
-    }
+    return (uint32_t)(h ^ h >> 32);
 }
 
 static size_t find_slot(struct jmem *m, const struct jdict *dict, struct jval key)
@@ -340,33 +338,24 @@ struct jval hzp_j_take(struct jmem *m, struct jbuf *buf)
 const char *hzp_j_type_name(struct jval v)
 {
     static const char *const list[] = {"list", "tuple", "range", "dict_view", "generator"};
-    switch (v.type) {
-    case J_NONE:
-        return "NoneType";
-    case J_BOOL:
-        return "bool";
-    case J_INT:
-        return "int";
-    case J_FLOAT:
-        return hzp_j_spelled_whole(v) ? "int" : "float";
-    case J_STRING:
-        return v.markup ? "Markup" : "str";
-    case J_LIST:
+    static const char *const names[] = {[J_UNSET] = "Undefined",
+                                        [J_UNDEFINED] = "Undefined",
+                                        [J_NONE] = "NoneType",
+                                        [J_BOOL] = "bool",
+                                        [J_INT] = "int",
+                                        [J_FLOAT] = "float",
+                                        [J_STRING] = "str",
+                                        [J_DICT] = "dict",
+                                        [J_NAMESPACE] = "Namespace",
+                                        [J_MACRO] = "Macro",
+                                        [J_FUNCTION] = "function",
+                                        [J_METHOD] = "function",
+                                        [J_LOOP] = "LoopContext"};
+    if (v.type == J_LIST)
         return list[v.l->kind];
-    case J_DICT:
-        return "dict";
-    case J_NAMESPACE:
-        return "Namespace";
-    case J_MACRO:
-        return "Macro";
-    case J_FUNCTION:
-    case J_METHOD:
-        return "function";
-    case J_LOOP:
-        return "LoopContext";
-    default:
-        return "Undefined";
-    }
+    if (v.type == J_STRING && v.markup)
+        return "Markup";
+    return names[hzp_j_spelled_whole(v) ? J_INT : v.type];
 }
 
 bool hzp_j_truth(struct jval v)

@@ -119,6 +119,10 @@ struct jval hzp_j_fail(struct jmem *m, const char *format, ...) HZP_PRINTF(2, 3)
 /* Zeroed, aligned to 16.  NULL (and failed): the bound would be exceeded; never for up to 4 KiB. */
 void *hzp_j_alloc(struct jmem *m, size_t size);
 
+/* Room for one more behind n elements of `size` bytes.  array: the address of the pointer to them.
+ * False (and failed): the bound would be exceeded. */
+bool hzp_j_grow(struct jmem *m, void *array, size_t n, size_t *room, size_t size);
+
 /* Counts n steps.  False: failed, now or before. */
 bool hzp_j_step(struct jmem *m, int64_t n);
 

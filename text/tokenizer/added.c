@@ -162,14 +162,6 @@ static bool is_word(const struct hzp_added_walk *walk, size_t at)
                             (size_t)hzp_utf8_step((uint8_t)*text), 0, &from, &to) > 0;
 }
 
-static size_t previous(const char *text, size_t at)
-{
-    do
-        at--;
-    while (((uint8_t)text[at] & 0xC0) == 0x80);
-    return at;
-}
-
 /* Whether the token may stand at [*from, *to); widens the range over blanks it takes along. */
 static bool accept(const struct hzp_added_walk *walk, const struct hzp_added_token *token,
                    size_t *from, size_t *to)
@@ -178,11 +170,11 @@ static bool accept(const struct hzp_added_walk *walk, const struct hzp_added_tok
     int step;
     if (token->special && !walk->special)
         return false;
-    if (token->single_word && ((*from > 0 && is_word(walk, previous(text, *from))) ||
+    if (token->single_word && ((*from > 0 && is_word(walk, hzp_utf8_before(text, *from))) ||
                                (*to < walk->bytes && is_word(walk, *to))))
         return false;
     while (token->lstrip && *from > walk->at) {
-        size_t before = previous(text, *from);
+        size_t before = hzp_utf8_before(text, *from);
         if (!hzp_utf8_is_space(hzp_utf8_get(text + before, &step)))
             break;
         *from = before;

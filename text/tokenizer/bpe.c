@@ -218,22 +218,17 @@ static int encode_run(struct hzp_bpe *bpe, const struct hzp_vocab *vocab, const 
 {
     struct hzp_bpe_symbol few[SEARCH_UP_TO], *symbols = few;
     if (bytes > SEARCH_UP_TO) {
-        void *array = bpe->symbols;
-        HZP_TRY(hzp_text_grow(&array, &bpe->symbols_cap, bytes, sizeof(*symbols)));
-        symbols = bpe->symbols = array;
+        HZP_TRY(hzp_text_grow(&bpe->symbols, &bpe->symbols_cap, bytes, sizeof(*symbols)));
+        symbols = bpe->symbols;
     }
     int32_t n = make_symbols(vocab, text, bytes, symbols);
     if (n <= SEARCH_UP_TO) {
         n = merge_few(vocab, symbols, n);
     } else {
-        void *array = bpe->heap;
-        HZP_TRY(hzp_text_grow(&array, &bpe->heap_cap, 2 * (size_t)n, sizeof(*bpe->heap)));
-        bpe->heap = array;
+        HZP_TRY(hzp_text_grow(&bpe->heap, &bpe->heap_cap, 2 * (size_t)n, sizeof(*bpe->heap)));
         n = merge_many(vocab, symbols, n, bpe->heap);
     }
-    void *array = out->ids;
-    HZP_TRY(hzp_text_grow(&array, &out->cap, out->n + (size_t)n, sizeof(*out->ids)));
-    out->ids = array;
+    HZP_TRY(hzp_text_grow(&out->ids, &out->cap, out->n + (size_t)n, sizeof(*out->ids)));
     for (int32_t i = 0; i < n; i++)
         out->ids[out->n++] = symbols[i].id;
     return HZP_OK;

@@ -98,9 +98,7 @@ static void strip(const struct step *step, const char **text, size_t *bytes)
         *bytes -= (size_t)n;
     }
     while (step->right && *bytes > 0) {
-        size_t last = *bytes - 1;
-        while (((uint8_t)(*text)[last] & 0xC0) == 0x80)
-            last--;
+        size_t last = hzp_utf8_before(*text, *bytes);
         if (!hzp_utf8_is_space(hzp_utf8_get(*text + last, &n)))
             break;
         *bytes = last;

@@ -214,11 +214,8 @@ static int push(struct hzp_pieces *pieces, size_t from, size_t to)
 {
     if (from == to)
         return HZP_OK;
-    if (pieces->n == pieces->cap) {
-        void *array = pieces->spans;
-        HZP_TRY(hzp_text_grow(&array, &pieces->cap, pieces->n + 1, sizeof(struct hzp_text_span)));
-        pieces->spans = array;
-    }
+    if (pieces->n == pieces->cap)
+        HZP_TRY(hzp_text_grow(&pieces->spans, &pieces->cap, pieces->n + 1, sizeof(*pieces->spans)));
     pieces->spans[pieces->n++] = (struct hzp_text_span){(uint32_t)from, (uint32_t)to};
     return HZP_OK;
 }

@@ -140,17 +140,12 @@ static int encode_section(struct encoding *e, const char *text, size_t bytes, bo
     return encode_walk(e, HZP_ADDED_NORMALIZED, text, bytes, first, encode_plain);
 }
 
-static int encode_text(struct encoding *e, const char *text, size_t bytes)
-{
-    return encode_walk(e, HZP_ADDED_RAW, text, bytes, true, encode_section);
-}
-
 static int encode_around(struct encoding *e, const char *text, size_t bytes, bool add)
 {
     const struct hzp_tokenizer *tok = e->tok;
     if (add)
         HZP_TRY(hzp_tokens_append(e->out, tok->before.ids, (size_t)tok->before.n));
-    HZP_TRY(encode_text(e, text, bytes));
+    HZP_TRY(encode_walk(e, HZP_ADDED_RAW, text, bytes, true, encode_section));
     if (add)
         HZP_TRY(hzp_tokens_append(e->out, tok->behind.ids, (size_t)tok->behind.n));
     return e->out->n > e->max ? HZP_EINVAL : HZP_OK;

@@ -16,15 +16,6 @@ void hzp_tokjson_where(char *where, size_t size, const char *path, const char *f
     snprintf(where, size, "%s: %s", n > room ? path + (n - room) : path, field);
 }
 
-int hzp_tokjson_type(const json_t *json, const char *where, const char **ret,
-                     struct hzp_err_text *reterr)
-{
-    *ret = json_string_value(json_object_get(json, "type"));
-    if (*ret == NULL)
-        return hzp_fail(reterr, HZP_EFORMAT, "%s: must be an object with a \"type\"", where);
-    return HZP_OK;
-}
-
 struct parts {
     const char *where, *list;
     hzp_tokjson_part *take;
@@ -34,9 +25,10 @@ struct parts {
 
 static int take_parts(const struct parts *p, const json_t *json, int depth)
 {
-    const char *type;
+    const char *type = json_string_value(json_object_get(json, "type"));
     const json_t *list = json_object_get(json, p->list);
-    HZP_TRY(hzp_tokjson_type(json, p->where, &type, p->reterr));
+    if (type == NULL)
+        return hzp_fail(p->reterr, HZP_EFORMAT, "%s: must be an object with a \"type\"", p->where);
     if (strcmp(type, "Sequence") != 0)
         return p->take(p->ctx, type, json, p->where, p->reterr);
     if (!json_is_array(list) || depth == NESTING_MAX)

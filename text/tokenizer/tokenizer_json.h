@@ -18,10 +18,6 @@
 /* "path: field", cut to fit. */
 void hzp_tokjson_where(char *where, size_t size, const char *path, const char *field);
 
-/* The "type" of an object. */
-int hzp_tokjson_type(const json_t *json, const char *where, const char **ret,
-                     struct hzp_err_text *reterr);
-
 /* Takes a part of a field, an object of this type. */
 typedef int hzp_tokjson_part(void *ctx, const char *type, const json_t *json, const char *where,
                              struct hzp_err_text *reterr);

@@ -75,24 +75,14 @@ static int load_template(struct loading *l, const json_t *json)
     return HZP_OK;
 }
 
-static int load_post(struct loading *l, const json_t *json, int depth)
+static int load_post(void *ctx, const char *type, const json_t *json, const char *where,
+                     struct hzp_err_text *reterr)
 {
-    const char *type;
-    HZP_TRY(hzp_tokjson_type(json, l->where, &type, l->reterr));
+    struct loading *l = ctx;
     if (strcmp(type, "ByteLevel") == 0)
         return HZP_OK; /* about offsets only */
-    if (strcmp(type, "Sequence") == 0) {
-        const json_t *list = json_object_get(json, "processors");
-        size_t i;
-        json_t *item;
-        if (!json_is_array(list) || depth == 8)
-            return hzp_fail(l->reterr, HZP_EFORMAT,
-                            "%s: a Sequence without a list, or nested deeply", l->where);
-        json_array_foreach(list, i, item) HZP_TRY(load_post(l, item, depth + 1));
-        return HZP_OK;
-    }
     if (l->around_known)
-        return hzp_fail(l->reterr, HZP_EUNSUP, "%s: more than one processor adds tokens", l->where);
+        return hzp_fail(reterr, HZP_EUNSUP, "%s: more than one processor adds tokens", where);
     if (strcmp(type, "TemplateProcessing") == 0)
         return load_template(l, json);
     if (strcmp(type, "BertProcessing") == 0 || strcmp(type, "RobertaProcessing") == 0) {
@@ -101,7 +91,7 @@ static int load_post(struct loading *l, const json_t *json, int depth)
         HZP_TRY(add_around(l, &l->tok->before, json_array_get(cls, 1), "cls"));
         return add_around(l, &l->tok->behind, json_array_get(sep, 1), "sep");
     }
-    return hzp_fail(l->reterr, HZP_EUNSUP, "%s: type \"%.60s\" is not supported", l->where, type);
+    return hzp_fail(reterr, HZP_EUNSUP, "%s: type \"%.60s\" is not supported", where, type);
 }
 
 static int load_added(struct loading *l)
@@ -186,17 +176,16 @@ static int load_names(struct loading *l, const char *model_dir)
     char path[PATH_BYTES];
     json_t *map = NULL;
     bool add_bos, add_eos;
+    snprintf(path, sizeof(path), "%s/special_tokens_map.json", model_dir);
     tok->bos = named_token(tok, l->config, "bos_token");
     tok->eos = named_token(tok, l->config, "eos_token");
-    snprintf(path, sizeof(path), "%s/special_tokens_map.json", model_dir);
-    if (tok->bos < 0 || tok->eos < 0) {
+    if (tok->bos < 0 || tok->eos < 0)
         HZP_TRY(read_optional(path, &map, l->reterr));
-        if (tok->bos < 0 && json_object_get(l->config, "bos_token") == NULL)
-            tok->bos = named_token(tok, map, "bos_token");
-        if (tok->eos < 0 && json_object_get(l->config, "eos_token") == NULL)
-            tok->eos = named_token(tok, map, "eos_token");
-        json_decref(map);
-    }
+    if (json_object_get(l->config, "bos_token") == NULL)
+        tok->bos = named_token(tok, map, "bos_token");
+    if (json_object_get(l->config, "eos_token") == NULL)
+        tok->eos = named_token(tok, map, "eos_token");
+    json_decref(map);
     hzp_tokjson_where(l->where, sizeof(l->where), l->config_path, "adding tokens");
     HZP_TRY(hzp_tokjson_bool(l->config, "add_bos_token", false, l->where, &add_bos, l->reterr));
     HZP_TRY(hzp_tokjson_bool(l->config, "add_eos_token", false, l->where, &add_eos, l->reterr));
@@ -280,7 +269,6 @@ static int check_added(struct loading *l)
 static int load_parts(struct loading *l, const char *model_dir)
 {
     struct hzp_tokenizer *tok = l->tok;
-    const json_t *post = json_object_get(l->json, "post_processor");
     HZP_TRY(hzp_normalizer_load(json_object_get(l->json, "normalizer"), l->path, &tok->normalizer,
                                 l->reterr));
     HZP_TRY(hzp_pretokenizer_load(json_object_get(l->json, "pre_tokenizer"), l->path, &tok->pre,
@@ -292,8 +280,8 @@ static int load_parts(struct loading *l, const char *model_dir)
     HZP_TRY(load_added(l));
     HZP_TRY(load_config_added(l));
     hzp_tokjson_where(l->where, sizeof(l->where), l->path, "post_processor");
-    if (post != NULL && !json_is_null(post))
-        HZP_TRY(load_post(l, post, 0));
+    HZP_TRY(hzp_tokjson_parts(json_object_get(l->json, "post_processor"), l->path, "post_processor",
+                              "processors", load_post, l, l->reterr));
     HZP_TRY(load_names(l, model_dir));
 
     struct hzp_matcher *matcher = hzp_matcher_new();

@@ -170,13 +170,11 @@ static void note_join(struct hzp_vocab *vocab, const struct hzp_vocab_token *lef
 {
     if (!left->keyed || !right->keyed)
         return; /* no text has such symbols */
-    const char *end = vocab->pool + left->key + left->key_bytes - 1;
-    uint32_t before = (uint8_t)*end, after = (uint8_t)vocab->pool[right->key];
+    size_t end = left->key + left->key_bytes;
+    uint32_t before = (uint8_t)vocab->pool[end - 1], after = (uint8_t)vocab->pool[right->key];
     if (!vocab->byte_level) {
         int step;
-        while (((uint8_t)*end & 0xC0) == 0x80)
-            end--;
-        before = hzp_utf8_get(end, &step);
+        before = hzp_utf8_get(vocab->pool + hzp_utf8_before(vocab->pool, end), &step);
         after = hzp_utf8_get(vocab->pool + right->key, &step);
     }
     uint32_t bit = (before * 0x9E3779B1u ^ after * 0x85EBCA77u) >> (32 - HZP_VOCAB_CUT_BITS);

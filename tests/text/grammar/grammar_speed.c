@@ -81,7 +81,7 @@ static double *masks(struct hzp_grammar *g, const struct hzp_tokens *tokens, int
     double *us = hzp_xcalloc(tokens->n * (size_t)repeats + 1, sizeof(*us));
     int count = 0;
     for (int r = 0; r < repeats; r++) {
-        struct hzp_grammar_run *run = hzp_grammar_run_create(g);
+        struct hzp_constraint_run *run = hzp_grammar_run_create(g);
         for (size_t i = 0; i < tokens->n; i++) {
             uint64_t begin = hzp_now_ns();
             hzp_grammar_run_mask(run, mask);

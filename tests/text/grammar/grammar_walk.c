@@ -46,7 +46,7 @@ static int32_t choose(const uint32_t *mask, bool late)
 /* A text by random tokens; NULL: it did not end in time. */
 static json_t *make(struct hzp_grammar *g, const struct hzp_token_text *token)
 {
-    struct hzp_grammar_run *run = hzp_grammar_run_create(g);
+    struct hzp_constraint_run *run = hzp_grammar_run_create(g);
     uint32_t mask[(TOKENS + 31) / 32];
     char *text = hzp_xmalloc(STEPS_MAX * 16);
     size_t bytes = 0;
@@ -71,7 +71,7 @@ static json_t *make(struct hzp_grammar *g, const struct hzp_token_text *token)
 
 static bool takes(struct hzp_grammar *g, const char *text, size_t bytes)
 {
-    struct hzp_grammar_run *run = hzp_grammar_run_create(g);
+    struct hzp_constraint_run *run = hzp_grammar_run_create(g);
     uint32_t mask[(TOKENS + 31) / 32];
     bool good = true;
     for (size_t i = 0; i < bytes && good; i++) {

@@ -115,7 +115,7 @@ static struct hzp_grammar *made(struct vocabularies *v, char kind, const char *t
 
 static bool takes(struct hzp_grammar *g, const char *text, size_t bytes)
 {
-    struct hzp_grammar_run *run = hzp_grammar_run_create(g);
+    struct hzp_constraint_run *run = hzp_grammar_run_create(g);
     bool whole = hzp_grammar_run_bytes(run, text, bytes) && hzp_grammar_run_may_end(run);
     hzp_grammar_run_destroy(run);
     return whole;
@@ -573,7 +573,7 @@ static int32_t check_mask(const struct words *w, struct hzp_grammar *g, const ch
     for (int32_t t = 0; t < TOKENS; t++) {
         bool may = false;
         if (!w->text[t].special && w->text[t].bytes && w->text[t].size) {
-            struct hzp_grammar_run *run = hzp_grammar_run_create(g);
+            struct hzp_constraint_run *run = hzp_grammar_run_create(g);
             assert_true(hzp_grammar_run_bytes(run, before, bytes));
             may = hzp_grammar_run_bytes(run, w->text[t].bytes, (size_t)w->text[t].size);
             hzp_grammar_run_destroy(run);
@@ -589,7 +589,7 @@ static int32_t check_mask(const struct words *w, struct hzp_grammar *g, const ch
 
 static void walk(const struct words *w, struct hzp_grammar *g, int steps)
 {
-    struct hzp_grammar_run *run = hzp_grammar_run_create(g);
+    struct hzp_constraint_run *run = hzp_grammar_run_create(g);
     char text[4096];
     size_t bytes = 0;
     uint32_t mask[WORDS];
@@ -666,7 +666,7 @@ static void test_specials(void **v)
     hzp_rules_special(rules, at, special, end);
     assert_int_equal(hzp_grammar_create(rules, root, lexicon, &g, NULL), HZP_OK);
     hzp_rules_destroy(rules);
-    struct hzp_grammar_run *run = hzp_grammar_run_create(g);
+    struct hzp_constraint_run *run = hzp_grammar_run_create(g);
     uint32_t mask[WORDS];
     assert_true(hzp_grammar_run_mask(run, mask));
     for (int32_t t = 0; t < TOKENS; t++)
@@ -689,7 +689,7 @@ static void test_specials(void **v)
 static void test_depth(void **v)
 {
     struct hzp_grammar *g = made(*v, 'g', "root ::= \"[\" root \"]\" | \"x\"");
-    struct hzp_grammar_run *run = hzp_grammar_run_create(g);
+    struct hzp_constraint_run *run = hzp_grammar_run_create(g);
     uint32_t mask[WORDS];
     int depth = 0;
     while (hzp_grammar_run_mask(run, mask) && test_bit(mask, '[') && depth <= 2 * HZP_STACK_MAX) {
