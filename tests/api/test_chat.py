@@ -248,7 +248,7 @@ def check_examples(server):
     assert len(rows) > 25 and len(curls) > 3 and len(pythons) > 3, (len(rows), len(curls), len(pythons))
     shown = set(re.findall(r"/[^\s`,]*", " ".join(name for name, _, _ in rows)))
     missing = set(json.loads(server.get("/openapi.json"))["paths"]) - shown
-    others = ("/v1/replication", "/v1/ranks")  # among servers; with --replicas only
+    others = ("/v1/replication", "/v1/ranks", "/v1/mesh")  # among servers; with --replicas or --mesh only
     missing = {path for path in missing if not path.startswith(others)}
     assert not missing, missing
     for call in [call for _, call, _ in rows] + curls:
