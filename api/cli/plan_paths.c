@@ -10,9 +10,9 @@
 
 enum { FILE_MAX = 1 << 20 };
 
-/* The problem with and without skips, and their plans. */
+/* A problem, its plan, and those of the full pipeline, as dealt and as planned. */
 struct paths {
-    struct hzp_paths_problem problem, all;
+    struct hzp_paths_problem problem;
     struct hzp_paths_plan plan, full, best_full;
 };
 
@@ -102,10 +102,9 @@ static int plan_all(struct paths *x, struct hzp_err_text *reterr)
 {
     HZP_TRY(hzp_paths_plan(&x->problem, &x->plan, reterr));
     HZP_TRY(hzp_paths_check(&x->problem, &x->plan, reterr));
-    x->all = x->problem;
-    x->all.skip = 0;
-    HZP_TRY(hzp_paths_plan(&x->all, &x->best_full, reterr));
-    hzp_paths_dealt(&x->all, 0, &x->full);
+    x->problem.skip = 0;
+    HZP_TRY(hzp_paths_plan(&x->problem, &x->best_full, reterr));
+    hzp_paths_dealt(&x->problem, 0, &x->full);
     print_plan(&x->problem, &x->plan);
     printf("%.3f s; the full pipeline %.3f s, with planned paths %.3f s\n", x->plan.seconds,
            x->full.seconds, x->best_full.seconds);
