@@ -32,7 +32,7 @@ int hzp_retention_parse(const char *text, struct hzp_retention *ret, struct hzp_
 struct hzp_kept_one {
     uint64_t number; /* the checkpoint's: a version's id */
     int64_t hour;    /* since 1970, in which it was written */
-    int64_t bytes;   /* of its files */
+    int64_t bytes;   /* its files have together */
     bool tagged;
     bool keep; /* the result */
 };

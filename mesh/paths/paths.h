@@ -25,14 +25,14 @@ enum {
     HZP_PATHS_NODES = 64,
     HZP_PATHS_STAGES = 16,
     HZP_PATHS_MICROS = 64,
-    HZP_PATHS_OPS = 3 * HZP_PATHS_MICROS, /* of one node: forward, head, backward */
+    HZP_PATHS_OPS = 3 * HZP_PATHS_MICROS, /* a node has: forward, head, backward */
     HZP_PATHS_RUN = 4,
     HZP_PATHS_SWAPS = 2,
 };
 
 struct hzp_paths_node {
     int32_t stage, memory; /* memory: the most micro-batches between their forward and backward */
-    double forward_s;      /* of a micro-batch; its backward takes 1.5 times as long */
+    double forward_s;      /* one micro-batch takes; its backward 1.5 times as long */
     double head_s;         /* head and loss, both ways; counts on stage 0 */
 };
 

@@ -15,7 +15,7 @@
 #include <string.h>
 
 enum { STATES = 64, TRAILS = 1024, DEALS = 8, CHILDREN = 2, BUDGET = 2000 };
-#define ENOUGH 0.88 /* of the first candidate's seconds */
+#define ENOUGH 0.88 /* times the first candidate's seconds */
 
 struct state {
     uint64_t ban[HZP_PATHS_MICROS];                    /* bits of nodes */
@@ -41,7 +41,7 @@ struct search {
     struct state state[STATES], now;
     struct trail trail[TRAILS];
     uint32_t seen[TRAILS];
-    int trails, visitors[HZP_PATHS_NODES]; /* of the wave that was counted last */
+    int trails, visitors[HZP_PATHS_NODES]; /* as the last wave was counted */
     struct hzp_paths_plan trial, *best;
 };
 

@@ -205,7 +205,7 @@ static void lay_out_ring(struct hzp_train_space *s, char *base, size_t *at,
 {
     const struct hzp_shards *shards = &s->config.shards;
     struct hzp_groups_model m = hzp_groups_model(shards, layout);
-    size_t ends = m.tied * (size_t)s->slots; /* of each micro-batch between its head and its end */
+    size_t ends = m.tied * (size_t)s->slots; /* each micro-batch has them from head to end */
     if (base) {
         float *tied = s->tied = (float *)(base + *at), *place = tied + ends;
         hzp_units_init(&s->grads, layout, HZP_F32, NULL);

@@ -99,7 +99,7 @@ json_t *hzp_version_json(const struct hzp_version_record *record, const struct h
     json_t *sites = json_array();
     int self, count = places->sites ? hzp_sites_count(places->sites, &self) : 0;
     for (int i = 0; i < HZP_SITES_MAX; i++)
-        if (record->sites >> i & 1) /* of an earlier run with other sites: their numbers */
+        if (record->sites >> i & 1) /* an earlier run may have had other sites */
             json_array_append_new(sites, i < count ? json_string(hzp_sites_name(places->sites, i))
                                                    : json_integer(i));
     int64_t through = HZP_MIN(record->learned_through, places->most);
