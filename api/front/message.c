@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const char magic[8] = "hzprep1";
+static const char magic[8] = "hzprep2";
 
 /* ---- bytes ---- */
 

@@ -209,8 +209,8 @@ static double within_goals(const struct hzp_split *split, struct hzp_split_step 
                            const struct hzp_waits *waits)
 {
     struct limits limit = limits_of(split, step, waits);
-    /* Under derived goals alone training is not reduced as slots become scarce: where nobody waits
-     * for one, only the share bounds it. */
+    /* Derived goals alone do not reduce training as running slots become scarce; the share bounds
+     * it until a request waits for a slot. */
     bool slots_matter = !split->derived.itl || operators_ttft(split);
     bool crowded = !slots_matter && hzp_crowded(waits);
     double missed = 1;

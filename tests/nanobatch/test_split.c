@@ -244,8 +244,8 @@ static void test_steps_are_shorter_where_places_are_scarce(void **state)
     }
 }
 
-/* Without a goal, too, training stands back while a request waits for a running slot; it goes on
- * where all are taken and nobody waits, and does not under train_min. */
+/* Without a goal, too, training has only train_min while a request waits for a running slot.  It
+ * goes on where all slots are taken and no request waits. */
 static void test_nobody_waits_for_a_slot_because_of_training(void **state)
 {
     (void)state;

@@ -72,8 +72,8 @@ struct jnode {
     bool flag;                        /* for loops: recursive */
     bool takes_varargs, takes_kwargs; /* for macros */
     int32_t line, name;               /* name: index into names */
-    int32_t n, kws;                   /* of the list; of kw */
-    size_t room;                      /* of the list */
+    int32_t n, kws;                   /* items of the list; of kw */
+    size_t room;                      /* items that the list has room for */
     struct jnode *a, *b, *c, *d;
     struct jnode **list;
     struct jkeyword *kw;

@@ -124,6 +124,10 @@ void hzp_trainer_end_merge(struct hzp_trainer *t, const struct hzp_step *step, u
         return;
     t->site.open = true;
     t->now.sites = hzp_sites_in(t->config.sites);
+    if (!t->now.sites) { /* nothing but the draft was changed */
+        hzp_trainer_end_undo(t, step, now_ns);
+        return;
+    }
     t->learner->draft->record.sites |= t->now.sites;
     HZP_ASSERT(hzp_learner_result(t->learner) == HZP_UPDATE_GOOD); /* hzp_site_apply sees to it */
     t->check = -1;

@@ -85,7 +85,7 @@ struct hzp_learner {
     struct hzp_works ahead;   /* count 0: not known */
     struct hzp_works bytes;   /* the work that the chain was made from, for other ranks */
     int32_t bin; /* the first micro-batch of the current round; a stage's current one */
-    int32_t *rows, rows_room; /* of the deal's micro-batches, for the stages */
+    int32_t *rows, rows_room; /* the deal's micro-batches have so many, for the stages */
     bool chunks;              /* the next micro-batch is cut into chunks */
     const struct hzp_op_times *op_times;
     struct hzp_rider rider;

@@ -25,15 +25,15 @@ enum hzp_site_kind {
 };
 
 enum {
-    HZP_SITE_VERSION = 1,     /* of the messages */
+    HZP_SITE_VERSION = 1,     /* the messages have */
     HZP_SITE_PIECE_MAX = 512, /* blocks of a message */
 };
 
 struct hzp_site_header {
     uint32_t magic;
     uint8_t version, kind, coding, from; /* coding: of the round's pieces; from: a site's number */
-    uint64_t check;                      /* of the message, with check 0 */
-    uint64_t mesh;  /* of model, addresses and rule: the same on all sites (hzp_sites_open) */
+    uint64_t check;                      /* the message's, with check 0 */
+    uint64_t mesh;  /* model, addresses and rule: the same on all sites (hzp_sites_open) */
     uint64_t began; /* differs from that of the site's process before */
     uint64_t id;    /* of the part's agreed average: hzp_site_id; commit: of the new one */
     int64_t round;  /* from 1; hello: the newest that the sender knows, 0: none */

@@ -306,11 +306,13 @@ static void apply(struct hzp_sites *s)
     int64_t count;
     float spare[HZP_SITE_BLOCK];
     const uint32_t *block = hzp_rounds_average(s->rounds, &count);
-    int r = s->from ? copy_version(s) : HZP_OK;
-    r = r < 0 ? r : each_block(s, s->draft, block, count, apply_block, true, spare);
+    int copied = s->from ? copy_version(s) : HZP_OK;
+    int r = copied < 0 ? HZP_OK : each_block(s, s->draft, block, count, apply_block, true, spare);
+    if (copied < 0)
+        warn("the version that serves could not be copied", copied);
     if (r < 0)
         warn("an average was applied in part", r);
-    s->applied = hzp_rounds_sites(s->rounds);
+    s->applied = copied < 0 ? 0 : hzp_rounds_sites(s->rounds);
     atomic_store(&s->turn, APPLIED);
     hzp_loop_poke(s->host.loop);
 }

@@ -58,7 +58,8 @@ bool hzp_sites_ready(struct hzp_sites *s, bool idle);
 void hzp_sites_apply(struct hzp_sites *s, struct hzp_version *draft,
                      const struct hzp_version *from);
 bool hzp_sites_applied(struct hzp_sites *s);
-uint32_t hzp_sites_in(const struct hzp_sites *s); /* the sites in what was applied, as bits */
+/* The sites in what was applied, as bits; 0: the draft could not be made a copy, and is none. */
+uint32_t hzp_sites_in(const struct hzp_sites *s);
 void hzp_sites_ended(struct hzp_sites *s, bool kept);
 /* So many more updates and samples are in versions. */
 void hzp_sites_note(struct hzp_sites *s, int64_t updates, int64_t samples);
