@@ -123,7 +123,7 @@ void hzp_trainer_end_merge(struct hzp_trainer *t, const struct hzp_step *step, u
     if (t->site.phase == WRITE)
         return;
     t->site.open = true;
-    t->now.sites = hzp_sites_in(t->config.sites);
+    t->now.sites = hzp_sites_applied(t->config.sites);
     t->learner->draft->record.sites |= t->now.sites;
     HZP_ASSERT(hzp_learner_result(t->learner) == HZP_UPDATE_GOOD); /* hzp_site_apply sees to it */
     t->check = -1;

@@ -27,11 +27,11 @@ struct hzp_sites_config {
     const char *const *url; /* [sites] "tcp://HOST:PORT", this one's first */
     int sites;
     const char *key; /* 64 hexadecimal digits, the same on all; NULL: none, loopback only */
-    double share, limit_s;
-    int64_t every, delay, quorum, join; /* quorum 0: more than half of the sites */
-    bool ema, exact;                    /* exact: F32 instead of int8 */
-    const char *model;                  /* a text that says its shapes and type: equal on all */
-    const struct hzp_layout *layout;    /* borrowed */
+    double share;    /* of the weights, in a part */
+    struct hzp_rounds_config rounds; /* from `coding` to `limit_ns`; quorum 0: more than half of the
+                                      * sites */
+    const char *model;               /* a text that says its shapes and type: equal on all */
+    const struct hzp_layout *layout; /* borrowed */
 };
 
 /* Listens.  HZP_EINVAL names what cannot be; HZP_EIO, HZP_ENOMEM. */
@@ -57,8 +57,8 @@ bool hzp_sites_ready(struct hzp_sites *s, bool idle);
 /* from: the draft is to be a copy of it first, a version that is held; NULL: it is made already. */
 void hzp_sites_apply(struct hzp_sites *s, struct hzp_version *draft,
                      const struct hzp_version *from);
-bool hzp_sites_applied(struct hzp_sites *s);
-uint32_t hzp_sites_in(const struct hzp_sites *s); /* the sites in what was applied, as bits */
+/* The sites in what was applied, as bits, until hzp_sites_ended; 0: the thread still writes. */
+uint32_t hzp_sites_applied(struct hzp_sites *s);
 void hzp_sites_ended(struct hzp_sites *s, bool kept);
 /* So many more updates and samples are in versions. */
 void hzp_sites_note(struct hzp_sites *s, int64_t updates, int64_t samples);
@@ -66,4 +66,3 @@ void hzp_sites_note(struct hzp_sites *s, int64_t updates, int64_t samples);
 void hzp_sites_read_stats(struct hzp_sites *s, struct hzp_rounds_stats *ret);
 int hzp_sites_count(const struct hzp_sites *s, int *ret_self);
 const char *hzp_sites_name(const struct hzp_sites *s, int site); /* its address */
-size_t hzp_sites_bytes(const struct hzp_sites *s);               /* host memory */
