@@ -43,11 +43,11 @@ struct hzp_site_rounds {
     int64_t updates, samples;      /* so far */
     int64_t sample_updates, taken; /* when the part was given; samples that its weight counts */
     enum stage stage;
-    int64_t round; /* the newest known; in progress unless NONE */
+    int64_t round; /* the newest that it was in, 0: none; in progress unless NONE */
     int32_t part, left;
     enum hzp_site_coding coding; /* of the round's pieces */
     int leader;
-    bool met, committed; /* met: it was in a round */
+    bool committed;
     uint64_t id, new_id; /* of the part's agreed average; of the commit's */
     uint64_t begun_ns, hello_at, not_before;
     struct hzp_site_entry entry[HZP_SITES_MAX];
@@ -58,17 +58,17 @@ struct hzp_site_rounds {
     char scratch[HZP_SITE_MESSAGE_MAX];
 };
 
-static int64_t part_blocks(const struct hzp_site_rounds *r, int32_t part)
+static int64_t part_blocks(const struct hzp_rounds_config *c, int32_t part)
 {
     int64_t blocks;
-    hzp_site_part(r->is.limits.parts, part, &blocks);
+    hzp_site_part(c->limits.parts, part, &blocks);
     return blocks;
 }
 
 /* Of a site's message of the round: none where it has learned nothing. */
 static int64_t message_blocks(const struct hzp_site_rounds *r, const struct peer *p)
 {
-    return p->weight ? part_blocks(r, r->part) : 0;
+    return p->weight ? part_blocks(&r->is, r->part) : 0;
 }
 
 static bool open_round(const struct hzp_site_rounds *r)
@@ -86,9 +86,7 @@ static size_t all_elements(const struct hzp_rounds_config *c)
 /* Elements of a part; none has more than the first. */
 static size_t part_elements(const struct hzp_rounds_config *c)
 {
-    int64_t blocks;
-    hzp_site_part(c->limits.parts, 0, &blocks);
-    return (size_t)blocks * HZP_SITE_BLOCK;
+    return (size_t)part_blocks(c, 0) * HZP_SITE_BLOCK;
 }
 
 size_t hzp_rounds_bytes(const struct hzp_rounds_config *c)
@@ -322,6 +320,8 @@ static void miss(struct hzp_site_rounds *r)
 static void begin(struct hzp_site_rounds *r, int64_t round, int32_t part,
                   enum hzp_site_coding coding, int by, uint64_t now)
 {
+    if (!r->round && by != r->is.self && round > r->is.limits.parts->parts && r->is.join)
+        r->left = r->is.join + HZP_SITE_RAMP; /* it comes to rounds that others have begun */
     r->stage = SAMPLE;
     r->round = round;
     r->part = part;
@@ -338,9 +338,6 @@ static void begin(struct hzp_site_rounds *r, int64_t round, int32_t part,
         p->sent = -1;
         p->before = p->updates;
     }
-    if (!r->met && by != r->is.self && round > r->is.limits.parts->parts && r->is.join)
-        r->left = r->is.join + HZP_SITE_RAMP;
-    r->met = true;
 }
 
 /* A message of a round that this site is not in.  True: it is now. */
