@@ -90,8 +90,10 @@ static void print_plan(const struct hzp_paths_problem *p, const struct hzp_paths
     }
     for (int n = 0; n < p->nodes; n++) {
         printf("node %d, stage %d:", n, p->node[n].stage);
-        for (int i = 0; i < plan->ops[n]; i++)
-            printf(" %c%d", "FHB"[plan->order[n][i].kind], plan -> order[n][i].micro);
+        for (int i = 0; i < plan->ops[n]; i++) {
+            const struct hzp_paths_op *op = &plan->order[n][i];
+            printf(" %c%d", "FHB"[op->kind], op -> micro);
+        }
         printf("\n");
     }
 }
@@ -113,13 +115,14 @@ static int plan_all(struct paths *x, struct hzp_err_text *reterr)
 int hzp_plan_paths(const char *file, struct hzp_err_text *reterr)
 {
     json_t *json = NULL;
+    struct hzp_err_text text = {0};
     HZP_TRY(hzp_json_read(file, FILE_MAX, HZP_JSON_UNIQUE, &json, reterr));
     struct paths *x = calloc(1, sizeof(*x));
-    int r = x ? read_problem(json, &x->problem, reterr)
-              : hzp_fail(reterr, HZP_ENOMEM, "no memory to plan paths");
+    int r = x ? read_problem(json, &x->problem, &text)
+              : hzp_fail(&text, HZP_ENOMEM, "no memory to plan paths");
     json_decref(json);
     if (r == HZP_OK)
-        r = plan_all(x, reterr);
+        r = plan_all(x, &text);
     free(x);
-    return r;
+    return r < 0 ? hzp_fail(reterr, r, "%s: %s", file, text.text) : r;
 }

@@ -53,7 +53,7 @@ def check_errors():
         change(problem)
         done = plan(problem)
         assert done.returncode in (1, 2), done
-        assert says in done.stderr and done.stderr.count("\n") == 1, (says, done.stderr)
+        assert says in done.stderr and ".json: " in done.stderr and done.stderr.count("\n") == 1, (says, done.stderr)
 
     bad("nodes: no list", lambda p: p.pop("nodes"))
     bad("links: there is no list", lambda p: p.pop("links"))
