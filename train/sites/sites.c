@@ -226,7 +226,7 @@ static int each_block(struct hzp_sites *s, const struct hzp_version *v, const ui
             size_t at = (size_t)((block ? block[i] : i) - first) * HZP_SITE_BLOCK;
             char *weights = (char *)(uintptr_t)h.host[0] + at * hzp_dtype_size(h.weights.type);
             int16_t *residual = h.host[1] ? (int16_t *)(uintptr_t)h.host[1] + at : NULL;
-            fn(s, i, weights, residual, to + (writes ? 0 : i * HZP_SITE_BLOCK));
+            fn(s, i, weights, residual, to);
         }
         HZP_TRY(let_go(s, &h, writes));
     }
@@ -235,15 +235,16 @@ static int each_block(struct hzp_sites *s, const struct hzp_version *v, const ui
 
 static void read_block(struct hzp_sites *s, int64_t i, void *weights, int16_t *residual, float *to)
 {
-    hzp_site_load(weights, residual, to);
+    hzp_site_load(weights, residual, to + i * HZP_SITE_BLOCK);
 }
 
 static void apply_block(struct hzp_sites *s, int64_t i, void *weights, int16_t *residual,
-                        float *spare)
+                        float *unused)
 {
-    hzp_site_load(weights, residual, spare);
-    if (hzp_rounds_apply(s->rounds, i, spare)) /* otherwise the block stays */
-        hzp_site_store(spare, weights, residual);
+    float w[HZP_SITE_BLOCK];
+    hzp_site_load(weights, residual, w);
+    if (hzp_rounds_apply(s->rounds, i, w)) /* otherwise the block stays */
+        hzp_site_store(w, weights, residual);
 }
 
 /* --- The thread ------------------------------------------------------------------------------- */
@@ -284,10 +285,9 @@ static bool borrow(struct hzp_sites *s)
 static void apply(struct hzp_sites *s)
 {
     int64_t count;
-    float spare[HZP_SITE_BLOCK];
     const uint32_t *block = hzp_rounds_average(s->rounds, &count);
     int r = s->from ? copy_version(s) : HZP_OK;
-    r = r < 0 ? r : each_block(s, s->draft, block, count, apply_block, true, spare);
+    r = r < 0 ? r : each_block(s, s->draft, block, count, apply_block, true, NULL);
     if (r < 0)
         warn("an average was applied in part", r);
     s->applied = hzp_rounds_sites(s->rounds);
