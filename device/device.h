@@ -206,9 +206,9 @@ int hzp_fence_wait(struct hzp_fence *fence);
  * the host itself runs ops while it waits (cpu). */
 int hzp_fence_poll(struct hzp_fence *fence);
 
-/* Copies between host and device memory, independent of the lanes; it has ended when it returns.
- * Any thread: the caller makes sure that nothing writes to that memory meanwhile (files of held
- * versions, pages of the prefix cache). */
+/* Copies between or within host and device memory, independent of the lanes; it has ended when it
+ * returns.  Any thread: the caller makes sure that nothing writes to that memory meanwhile (files
+ * of held versions, pages of the prefix cache). */
 int hzp_device_copy(struct hzp_device *dev, void *dst, const void *src, size_t size);
 
 /* The contents of device memory, readable by the host: ptr itself with *ret_owned NULL if device

@@ -91,20 +91,16 @@ static int open_sites(struct hzp_engine *e, struct hzp_err_text *reterr)
                                       .sites = m->url.count,
                                       .key = key && *key ? key : NULL,
                                       .share = m->part,
-                                      .limit_s = m->limit,
-                                      .every = m->every,
-                                      .delay = m->delay,
-                                      .quorum = m->quorum,
-                                      .join = m->join,
-                                      .ema = m->rule,
-                                      .exact = m->send,
+                                      .rounds = {.coding = m->send ? HZP_SITE_F32 : HZP_SITE_INT8,
+                                                 .ema = m->rule,
+                                                 .every = m->every,
+                                                 .delay = m->delay,
+                                                 .quorum = (int)m->quorum,
+                                                 .join = (int32_t)m->join,
+                                                 .limit_ns = (uint64_t)(m->limit * 1e9)},
                                       .model = model,
                                       .layout = &a->layout};
-    HZP_TRY(hzp_sites_open(&config, &e->sites, reterr));
-    int self, sites = hzp_sites_count(e->sites, &self);
-    hzp_log(HZP_LOG_INFO, "mesh", "site=%d sites=%d address=%s host_memory_bytes=%zu", self, sites,
-            hzp_sites_name(e->sites, self), hzp_sites_bytes(e->sites));
-    return HZP_OK;
+    return hzp_sites_open(&config, &e->sites, reterr);
 }
 
 static int open_parts(struct hzp_engine *e, struct hzp_err_text *reterr)

@@ -43,11 +43,11 @@ struct hzp_site_rounds {
     int64_t updates, samples;      /* so far */
     int64_t sample_updates, taken; /* when the part was given; samples that its weight counts */
     enum stage stage;
-    int64_t round; /* the newest known; in progress unless NONE */
+    int64_t round; /* the newest that it was in, 0: none; in progress unless NONE */
     int32_t part, left;
     enum hzp_site_coding coding; /* of the round's pieces */
     int leader;
-    bool met, committed; /* met: it was in a round */
+    bool committed;
     uint64_t id, new_id; /* of the part's agreed average; of the commit's */
     uint64_t begun_ns, hello_at, not_before;
     struct hzp_site_entry entry[HZP_SITES_MAX];
@@ -58,11 +58,22 @@ struct hzp_site_rounds {
     char scratch[HZP_SITE_MESSAGE_MAX];
 };
 
-static int64_t part_blocks(const struct hzp_site_rounds *r, int32_t part)
+static int64_t part_blocks(const struct hzp_rounds_config *c, int32_t part)
 {
     int64_t blocks;
-    hzp_site_part(r->is.limits.parts, part, &blocks);
+    hzp_site_part(c->limits.parts, part, &blocks);
     return blocks;
+}
+
+/* Of a site's message of the round: none where it has learned nothing. */
+static int64_t message_blocks(const struct hzp_site_rounds *r, const struct peer *p)
+{
+    return p->weight ? part_blocks(&r->is, r->part) : 0;
+}
+
+static bool open_round(const struct hzp_site_rounds *r)
+{
+    return r->stage == SAMPLE || r->stage == EXCHANGE;
 }
 
 static size_t all_elements(const struct hzp_rounds_config *c)
@@ -75,9 +86,7 @@ static size_t all_elements(const struct hzp_rounds_config *c)
 /* Elements of a part; none has more than the first. */
 static size_t part_elements(const struct hzp_rounds_config *c)
 {
-    int64_t blocks;
-    hzp_site_part(c->limits.parts, 0, &blocks);
-    return (size_t)blocks * HZP_SITE_BLOCK;
+    return (size_t)part_blocks(c, 0) * HZP_SITE_BLOCK;
 }
 
 size_t hzp_rounds_bytes(const struct hzp_rounds_config *c)
@@ -202,13 +211,22 @@ static bool put(struct hzp_site_rounds *r, int s, const void *data, size_t bytes
     return sent;
 }
 
+static struct hzp_site_header of_round(const struct hzp_site_rounds *r, enum hzp_site_kind kind)
+{
+    return (struct hzp_site_header){.kind = (uint8_t)kind,
+                                    .coding = (uint8_t)r->coding,
+                                    .from = (uint8_t)r->is.self,
+                                    .mesh = r->is.limits.mesh,
+                                    .began = r->is.began,
+                                    .id = r->id,
+                                    .round = r->round,
+                                    .part = r->part};
+}
+
 /* To one site, s, or all others, -1. */
 static void tell(struct hzp_site_rounds *r, int s, struct hzp_site_header h)
 {
     char data[CONTROL_MAX];
-    h.from = (uint8_t)r->is.self;
-    h.mesh = r->is.limits.mesh;
-    h.began = r->is.began;
     if (h.kind == HZP_SITE_COMMIT)
         memcpy(data + sizeof(h), r->entry, (size_t)h.count * sizeof(r->entry[0]));
     size_t bytes = hzp_site_seal(data, &h, NULL);
@@ -230,23 +248,14 @@ static void tell(struct hzp_site_rounds *r, int s, struct hzp_site_header h)
     }
 }
 
-static struct hzp_site_header of_round(const struct hzp_site_rounds *r, enum hzp_site_kind kind)
-{
-    return (struct hzp_site_header){.kind = (uint8_t)kind,
-                                    .coding = (uint8_t)r->coding,
-                                    .id = r->id,
-                                    .round = r->round,
-                                    .part = r->part};
-}
-
 static void say_hello(struct hzp_site_rounds *r, uint64_t now)
 {
-    int64_t newest = newest_round(r);
-    struct hzp_site_header h = {.kind = HZP_SITE_HELLO,
-                                .round = newest,
-                                .number = r->updates,
-                                .first = r->left ? r->left : late(r, r->is.self),
-                                .count = r->stage != NONE};
+    struct hzp_site_header h = of_round(r, HZP_SITE_HELLO);
+    h.round = newest_round(r);
+    h.number = r->updates;
+    h.first = r->left ? r->left : late(r, r->is.self);
+    h.count = r->stage != NONE;
+    h.part = 0;
     for (int32_t k = 0; k < r->is.limits.parts->parts; k++)
         h.part += r->samples > r->sent_at[k];
     h.id = next_id(r);
@@ -263,15 +272,12 @@ static size_t make_piece(struct hzp_site_rounds *r, int64_t first, int64_t *ret_
                          uint64_t *ret_sum)
 {
     const struct peer *self = &r->peer[r->is.self];
-    int64_t blocks = self->weight ? part_blocks(r, r->part) : 0;
+    int64_t left = message_blocks(r, self) - first;
     size_t each = hzp_site_block_bytes(r->coding);
     struct hzp_site_header h = of_round(r, HZP_SITE_PIECE);
-    h.from = (uint8_t)r->is.self;
-    h.mesh = r->is.limits.mesh;
-    h.began = r->is.began;
     h.number = self->weight;
     h.first = first;
-    h.count = (int32_t)HZP_MIN(blocks - first, (int64_t)HZP_SITE_PIECE_MAX);
+    h.count = (int32_t)HZP_MIN(left, (int64_t)HZP_SITE_PIECE_MAX);
     *ret_count = h.count;
     memcpy(r->scratch + sizeof(h), self->data + (size_t)first * each, (size_t)h.count * each);
     return hzp_site_seal(r->scratch, &h, ret_sum);
@@ -284,7 +290,7 @@ static bool pump(struct hzp_site_rounds *r, int s)
     for (; p->count; p->count--, p->first = (p->first + 1) % OUT)
         if (!put(r, s, p->out[p->first].data, p->out[p->first].bytes))
             return true;
-    int64_t all = r->peer[r->is.self].weight ? part_blocks(r, r->part) : 0;
+    int64_t all = message_blocks(r, &r->peer[r->is.self]);
     while (p->sent >= 0) { /* also when the round is decided: others wait for it */
         int64_t count;
         size_t bytes = make_piece(r, p->sent, &count, NULL);
@@ -304,9 +310,18 @@ static void end_round(struct hzp_site_rounds *r)
     r->next_id = 0;
 }
 
+/* The round is over for this site, which has not got its average. */
+static void miss(struct hzp_site_rounds *r)
+{
+    r->stats.missed++;
+    end_round(r);
+}
+
 static void begin(struct hzp_site_rounds *r, int64_t round, int32_t part,
                   enum hzp_site_coding coding, int by, uint64_t now)
 {
+    if (!r->round && by != r->is.self && round > r->is.limits.parts->parts && r->is.join)
+        r->left = r->is.join + HZP_SITE_RAMP; /* it comes to rounds that others have begun */
     r->stage = SAMPLE;
     r->round = round;
     r->part = part;
@@ -323,9 +338,6 @@ static void begin(struct hzp_site_rounds *r, int64_t round, int32_t part,
         p->sent = -1;
         p->before = p->updates;
     }
-    if (!r->met && by != r->is.self && round > r->is.limits.parts->parts && r->is.join)
-        r->left = r->is.join + HZP_SITE_RAMP;
-    r->met = true;
 }
 
 /* A message of a round that this site is not in.  True: it is now. */
@@ -337,9 +349,10 @@ static bool join(struct hzp_site_rounds *r, const struct hzp_site_header *h, uin
     if (h->round <= r->round || by == r->is.self || (h->kind == HZP_SITE_BEGIN && h->from != by))
         return false;
     if (!free || !same) {
-        tell(
-            r, h->from,
-            (struct hzp_site_header){.kind = HZP_SITE_DECLINE, .round = h->round, .part = h->part});
+        struct hzp_site_header no = of_round(r, HZP_SITE_DECLINE);
+        no.round = h->round;
+        no.part = h->part;
+        tell(r, h->from, no);
         r->stats.missed += h->kind == HZP_SITE_BEGIN;
         return false;
     }
@@ -357,9 +370,8 @@ float *hzp_rounds_wants(struct hzp_site_rounds *r, const uint32_t **ret_block, i
 void hzp_rounds_sampled(struct hzp_site_rounds *r)
 {
     struct peer *self = &r->peer[r->is.self];
-    int64_t count, piece, blocks;
+    int64_t piece, blocks;
     const uint32_t *block = hzp_site_part(r->is.limits.parts, r->part, &blocks);
-    float y[HZP_SITE_BLOCK];
     size_t each = hzp_site_block_bytes(r->coding);
     HZP_ASSERT(r->stage == SAMPLE);
     r->sample_updates = r->updates;
@@ -368,10 +380,9 @@ void hzp_rounds_sampled(struct hzp_site_rounds *r)
     for (int64_t i = 0; i < blocks && self->weight; i++) {
         size_t at = (size_t)block[i] * HZP_SITE_BLOCK;
         hzp_site_encode(r->coding, r->w + i * HZP_SITE_BLOCK, r->agreed + at, r->error + at,
-                        self->data + (size_t)i * each, y);
+                        self->data + (size_t)i * each);
     }
-    count = self->weight ? blocks : 0;
-    for (int64_t at = 0; at < count; at += piece) {
+    for (int64_t at = 0; at < message_blocks(r, self); at += piece) {
         uint64_t sum;
         make_piece(r, at, &piece, &sum);
         self->sum += sum;
@@ -388,14 +399,14 @@ static void take_piece(struct hzp_site_rounds *r, const struct hzp_site_header *
     struct peer *p = &r->peer[h->from];
     size_t each = hzp_site_block_bytes(r->coding);
     bool fits = h->round == r->round && h->part == r->part && h->coding == r->coding &&
-                h->first == p->got && !p->whole && (r->stage == SAMPLE || r->stage == EXCHANGE);
+                h->first == p->got && !p->whole && open_round(r);
     if (!fits || (p->got && h->number != p->weight))
         return; /* of another round, or one before it was lost: the message stays incomplete */
     memcpy(p->data + (size_t)p->got * each, payload, (size_t)h->count * each);
     p->weight = h->number;
     p->got += h->count;
     p->sum += h->count ? h->check : 0;
-    p->whole = p->got == (p->weight ? part_blocks(r, r->part) : 0);
+    p->whole = p->got == message_blocks(r, p);
 }
 
 /* Computes the average of the entries; false: a value is not finite. */
@@ -450,22 +461,19 @@ static void agree(struct hzp_site_rounds *r)
     if (in)
         r->sent_at[r->part] = r->taken;
     r->left = HZP_MAX(r->left - 1, 0);
-    if (in || !self->weight) {
+    if (in || !self->weight)
         r->stage = READY;
-        return;
-    }
-    r->stats.missed++;
-    end_round(r);
+    else
+        miss(r);
 }
 
 static void give_up(struct hzp_site_rounds *r, uint64_t now)
 {
-    struct hzp_site_header h = of_round(r, HZP_SITE_COMMIT);
     r->stats.given_up++;
     r->not_before = now + again_ns;
     for (int s = 0; s < r->is.limits.sites; s++)
         r->peer[s].sent = -1;
-    tell(r, -1, h);
+    tell(r, -1, of_round(r, HZP_SITE_COMMIT));
     end_round(r);
 }
 
@@ -499,8 +507,7 @@ static void decide(struct hzp_site_rounds *r, uint64_t now)
 static void take_commit(struct hzp_site_rounds *r, const struct hzp_site_header *h,
                         const void *payload)
 {
-    if (h->round != r->round || h->from != r->leader ||
-        (r->stage != SAMPLE && r->stage != EXCHANGE))
+    if (h->round != r->round || h->from != r->leader || !open_round(r))
         return;
     if (!h->count) {
         r->stats.given_up++;
@@ -516,22 +523,17 @@ static void take_commit(struct hzp_site_rounds *r, const struct hzp_site_header 
 /* Another site than the leader: the commit is there; whether everything in it is. */
 static void finish(struct hzp_site_rounds *r)
 {
-    for (int32_t e = 0; e < r->entries; e++) {
+    bool same = true;
+    for (int32_t e = 0; e < r->entries && same; e++) {
         const struct peer *p = &r->peer[r->entry[e].from];
         if (!p->whole)
             return;
-        if (p->weight != r->entry[e].weight || p->sum != r->entry[e].sum) {
-            r->stats.missed++;
-            end_round(r);
-            return;
-        }
+        same = p->weight == r->entry[e].weight && p->sum == r->entry[e].sum;
     }
-    if (average(r) && id_of(r, r->part, r->average) == r->new_id) {
+    if (same && average(r) && id_of(r, r->part, r->average) == r->new_id)
         agree(r);
-        return;
-    }
-    r->stats.missed++;
-    end_round(r);
+    else
+        miss(r);
 }
 
 /* Whether the next round is due. */
@@ -606,15 +608,12 @@ static void take_hello(struct hzp_site_rounds *r, const struct hzp_site_header *
 static void note_restart(struct hzp_site_rounds *r, int s, uint64_t began)
 {
     struct peer *p = &r->peer[s];
-    bool open = r->stage == SAMPLE || r->stage == EXCHANGE;
     p->began = began;
     p->before = 0;
     p->sent = -1;
     p->declined = p->declined || !p->whole;
-    if (open && r->leader == s) {
-        r->stats.missed++;
-        end_round(r);
-    }
+    if (open_round(r) && r->leader == s)
+        miss(r);
 }
 
 int hzp_rounds_receive(struct hzp_site_rounds *r, const void *data, size_t bytes, uint64_t now,
@@ -648,18 +647,15 @@ int hzp_rounds_receive(struct hzp_site_rounds *r, const void *data, size_t bytes
 
 bool hzp_rounds_turn(struct hzp_site_rounds *r, uint64_t now)
 {
-    bool open = r->stage == SAMPLE || r->stage == EXCHANGE, waits = false;
+    bool waits = false;
     if (now >= r->hello_at)
         say_hello(r, now);
-    if (open && r->leader == r->is.self)
+    if (open_round(r) && r->leader == r->is.self)
         decide(r, now);
     else if (r->stage == EXCHANGE && r->committed)
         finish(r);
-    open = r->stage == SAMPLE || r->stage == EXCHANGE;
-    if (open && now - r->begun_ns > 2 * r->is.limit_ns) { /* the leader is gone, or a message */
-        r->stats.missed++;
-        end_round(r);
-    }
+    if (open_round(r) && now - r->begun_ns > 2 * r->is.limit_ns)
+        miss(r); /* the leader is gone, or a message */
     if (leader(r, now) == r->is.self)
         lead(r, now);
     for (int s = 0; s < r->is.limits.sites; s++)
@@ -709,12 +705,14 @@ void hzp_rounds_read_stats(const struct hzp_site_rounds *r, uint64_t now,
     ret->round = r->round;
     ret->part = r->part;
     ret->left = r->left;
+    ret->sites = r->is.limits.sites;
     ret->stage = stage_name[r->stage];
     ret->leader = leader(r, now);
     for (int s = 0; s < r->is.limits.sites; s++) {
         const struct peer *p = &r->peer[s];
         bool self = s == r->is.self;
         ret->site[s].alive = alive(r, s, now);
+        ret->alive += ret->site[s].alive;
         ret->site[s].silent_s = self ? 0 : p->heard_ns ? (double)(now - p->heard_ns) / 1e9 : -1;
         ret->site[s].round = self ? r->round : p->round;
         ret->site[s].updates = self ? r->updates : p->updates;

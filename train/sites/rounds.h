@@ -83,7 +83,8 @@ struct hzp_rounds_stats {
     double drift;       /* root mean square of w - a in the newest round */
     int32_t part, left; /* left: rounds until this site counts in full */
     const char *stage;
-    int leader; /* as this site sees it */
+    int leader;       /* as this site sees it */
+    int sites, alive; /* this one too */
     struct {
         bool alive;
         double silent_s; /* < 0: never heard */

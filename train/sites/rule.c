@@ -3,21 +3,13 @@
 
 #include "base/arena.h"
 #include "device/bf16.h"
+#include "device/philox.h"
 
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 /* --- Parts ------------------------------------------------------------------------------------ */
-
-/* splitmix64. */
-static uint64_t next_random(uint64_t *state)
-{
-    uint64_t z = *state += 0x9e3779b97f4a7c15u;
-    z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9u;
-    z = (z ^ z >> 27) * 0x94d049bb133111ebu;
-    return z ^ z >> 31;
-}
 
 static int compare(const void *a, const void *b)
 {
@@ -40,7 +32,7 @@ void hzp_site_parts_make(int64_t blocks, double share, uint64_t seed, struct hzp
     for (int64_t i = 0; i < blocks; i++)
         ret->order[i] = (uint32_t)i;
     for (int64_t i = blocks - 1; i > 0; i--) {
-        int64_t j = (int64_t)(next_random(&seed) % (uint64_t)(i + 1));
+        int64_t j = (int64_t)(hzp_mix64(seed += 0x9e3779b97f4a7c15u) % (uint64_t)(i + 1));
         uint32_t block = ret->order[i];
         ret->order[i] = ret->order[j];
         ret->order[j] = block;
@@ -97,21 +89,11 @@ static uint16_t scale_for(float largest)
     return (uint16_t)((bits + 0xffffu) >> 16);
 }
 
-static void take(const int8_t *code, uint16_t bits, const float *agreed, float *y)
-{
-    float scale = scale_of(bits);
-    for (int i = 0; i < HZP_SITE_BLOCK; i++) {
-        float part = scale * (float)code[i]; /* exact */
-        y[i] = agreed[i] + part;
-    }
-}
-
 void hzp_site_encode(enum hzp_site_coding coding, const float *w, const float *agreed,
-                     const float *error, void *data, float *y)
+                     const float *error, void *data)
 {
     if (coding == HZP_SITE_F32) {
         memcpy(data, w, HZP_SITE_BLOCK * sizeof(*w));
-        memcpy(y, w, HZP_SITE_BLOCK * sizeof(*w));
         return;
     }
     float x[HZP_SITE_BLOCK], largest = 0;
@@ -128,7 +110,6 @@ void hzp_site_encode(enum hzp_site_coding coding, const float *w, const float *a
     }
     memcpy(data, &bits, sizeof(bits));
     memcpy((char *)data + sizeof(bits), code, sizeof(code));
-    take(code, bits, agreed, y);
 }
 
 bool hzp_site_decode(enum hzp_site_coding coding, const void *data, const float *agreed, float *y)
@@ -141,7 +122,10 @@ bool hzp_site_decode(enum hzp_site_coding coding, const void *data, const float 
     }
     memcpy(&bits, data, sizeof(bits));
     memcpy(code, (const char *)data + sizeof(bits), sizeof(code));
-    take(code, bits, agreed, y);
+    for (int i = 0; i < HZP_SITE_BLOCK; i++) {
+        float part = scale_of(bits) * (float)code[i]; /* exact */
+        y[i] = agreed[i] + part;
+    }
     return all_finite(y);
 }
 

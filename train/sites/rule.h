@@ -52,10 +52,11 @@ const uint32_t *hzp_site_part(const struct hzp_site_parts *parts, int32_t k, int
 /* Bytes of a block in a message. */
 size_t hzp_site_block_bytes(enum hzp_site_coding coding);
 
-/* A block as bytes, to `data`; y: what they are taken for.  All [64]; error is only read. */
+/* A block as bytes, to `data`.  All [64]; error is only read. */
 void hzp_site_encode(enum hzp_site_coding coding, const float *w, const float *agreed,
-                     const float *error, void *data, float *y);
-/* False: a value is not finite, or the scale has more bits than a message can have. */
+                     const float *error, void *data);
+/* y [64]: what a block of a message is taken for, on every site.  False: a value is not finite, or
+ * the scale has more bits than a message can have. */
 bool hzp_site_decode(enum hzp_site_coding coding, const void *data, const float *agreed, float *y);
 
 /* --- The average ------------------------------------------------------------------------------ */

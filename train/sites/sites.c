@@ -87,7 +87,8 @@ static bool send_to(void *ctx, int site, const void *data, size_t bytes)
 static uint64_t mesh_of(const struct hzp_sites *s, const struct hzp_sites_config *c)
 {
     char rule[128];
-    snprintf(rule, sizeof(rule), "%.9g %d %d", c->share, c->exact, HZP_SITE_BLOCK);
+    snprintf(rule, sizeof(rule), "%.9g %d %d", c->share, c->rounds.coding == HZP_SITE_F32,
+             HZP_SITE_BLOCK);
     uint64_t hash = hzp_fnv(HZP_FNV, c->model, strlen(c->model));
     hash = hzp_fnv(hash, rule, strlen(rule));
     for (int32_t u = 0; u < c->layout->units; u++)
@@ -117,17 +118,12 @@ int hzp_sites_open(const struct hzp_sites_config *c, struct hzp_sites **ret,
     int r;
     hzp_lock_init(&s->lock, HZP_LOCK_SITES);
     s->layout = c->layout;
+    s->config = c->rounds;
     HZP_TRY_GOTO(read_urls(s, c, reterr));
     hzp_site_parts_make(blocks, c->share, 1, &s->parts);
     s->config.limits = (struct hzp_site_limits){mesh_of(s, c), c->sites, &s->parts};
-    s->config.coding = c->exact ? HZP_SITE_F32 : HZP_SITE_INT8;
     s->config.began = (hzp_now_ns() ^ (uint64_t)getpid() << 48) | 1;
-    s->config.ema = c->ema;
-    s->config.every = c->every;
-    s->config.delay = c->delay;
-    s->config.quorum = c->quorum ? (int)c->quorum : c->sites / 2 + 1;
-    s->config.join = (int32_t)c->join;
-    s->config.limit_ns = (uint64_t)(c->limit_s * 1e9);
+    s->config.quorum = c->rounds.quorum ? c->rounds.quorum : c->sites / 2 + 1;
     s->config.send = send_to;
     s->config.ctx = s;
     if (s->config.quorum > c->sites)
@@ -139,6 +135,8 @@ int hzp_sites_open(const struct hzp_sites_config *c, struct hzp_sites **ret,
     if (r < 0)
         HZP_TRY_GOTO(hzp_fail_param(reterr, r, "--mesh", "--mesh: no memory for %zu bytes",
                                     hzp_rounds_bytes(&s->config)));
+    hzp_log(HZP_LOG_INFO, "mesh", "site=%d sites=%d address=%s host_memory_bytes=%zu",
+            s->config.self, c->sites, s->url[s->config.self], hzp_rounds_bytes(&s->config));
     *ret = s;
     return HZP_OK;
 out:
@@ -183,30 +181,17 @@ static int hold(struct hzp_sites *s, const struct hzp_version *v, int32_t u, str
     return r;
 }
 
-struct write {
-    struct hzp_device *dev;
-    const struct held *held;
-};
-
-/* Border call: copies go back to the device. */
-static int write_back(void *ctx, const struct hzp_border *border)
-{
-    struct write *w = ctx;
-    const struct held *h = w->held;
-    HZP_TRY(hzp_device_copy(w->dev, h->weights.base, h->host[0], hzp_unit_bytes(&h->weights)));
-    return h->host[1]
-               ? hzp_device_copy(w->dev, h->residual.base, h->host[1], hzp_unit_bytes(&h->residual))
-               : HZP_OK;
-}
-
+/* Copies that were written go back to the device, where no step uses a draft in a merge. */
 static int let_go(struct hzp_sites *s, struct held *h, bool written)
 {
-    struct write w = {hzp_weights_device(s->host.weights), h};
+    struct hzp_device *dev = hzp_weights_device(s->host.weights);
+    const struct hzp_unit_view *view[] = {&h->weights, &h->residual};
     int r = HZP_OK;
-    if (written && h->owned[0])
-        r = hzp_loop_call(s->host.loop, write_back, &w);
-    free(h->owned[0]);
-    free(h->owned[1]);
+    for (int i = 0; i < 2; i++) {
+        if (written && h->owned[i] && r >= 0)
+            r = hzp_device_copy(dev, view[i]->base, h->owned[i], hzp_unit_bytes(view[i]));
+        free(h->owned[i]);
+    }
     return r;
 }
 
@@ -214,14 +199,9 @@ static int copy_version(struct hzp_sites *s)
 {
     struct hzp_device *dev = hzp_weights_device(s->host.weights);
     for (int32_t u = 0; u < s->layout->units; u++) {
-        struct held from, to = {.weights = hzp_version_unit(s->host.weights, s->draft, u)};
-        HZP_TRY(hold(s, s->from, u, &from));
-        if (hzp_device_host_memory(dev))
-            memcpy(to.weights.base, from.host[0], hzp_unit_bytes(&to.weights));
-        to.owned[0] = from.owned[0];
-        to.host[0] = from.host[0];
-        free(from.owned[1]);
-        HZP_TRY(let_go(s, &to, true));
+        struct hzp_unit_view from = hzp_version_unit(s->host.weights, s->from, u);
+        struct hzp_unit_view to = hzp_version_unit(s->host.weights, s->draft, u);
+        HZP_TRY(hzp_device_copy(dev, to.base, from.base, hzp_unit_bytes(&to)));
     }
     return HZP_OK;
 }
@@ -246,7 +226,7 @@ static int each_block(struct hzp_sites *s, const struct hzp_version *v, const ui
             size_t at = (size_t)((block ? block[i] : i) - first) * HZP_SITE_BLOCK;
             char *weights = (char *)(uintptr_t)h.host[0] + at * hzp_dtype_size(h.weights.type);
             int16_t *residual = h.host[1] ? (int16_t *)(uintptr_t)h.host[1] + at : NULL;
-            fn(s, i, weights, residual, to + (writes ? 0 : i * HZP_SITE_BLOCK));
+            fn(s, i, weights, residual, to);
         }
         HZP_TRY(let_go(s, &h, writes));
     }
@@ -255,15 +235,16 @@ static int each_block(struct hzp_sites *s, const struct hzp_version *v, const ui
 
 static void read_block(struct hzp_sites *s, int64_t i, void *weights, int16_t *residual, float *to)
 {
-    hzp_site_load(weights, residual, to);
+    hzp_site_load(weights, residual, to + i * HZP_SITE_BLOCK);
 }
 
 static void apply_block(struct hzp_sites *s, int64_t i, void *weights, int16_t *residual,
-                        float *spare)
+                        float *unused)
 {
-    hzp_site_load(weights, residual, spare);
-    if (hzp_rounds_apply(s->rounds, i, spare)) /* otherwise the block stays */
-        hzp_site_store(spare, weights, residual);
+    float w[HZP_SITE_BLOCK];
+    hzp_site_load(weights, residual, w);
+    if (hzp_rounds_apply(s->rounds, i, w)) /* otherwise the block stays */
+        hzp_site_store(w, weights, residual);
 }
 
 /* --- The thread ------------------------------------------------------------------------------- */
@@ -304,10 +285,9 @@ static bool borrow(struct hzp_sites *s)
 static void apply(struct hzp_sites *s)
 {
     int64_t count;
-    float spare[HZP_SITE_BLOCK];
     const uint32_t *block = hzp_rounds_average(s->rounds, &count);
     int copied = s->from ? copy_version(s) : HZP_OK;
-    int r = copied < 0 ? HZP_OK : each_block(s, s->draft, block, count, apply_block, true, spare);
+    int r = copied < 0 ? HZP_OK : each_block(s, s->draft, block, count, apply_block, true, NULL);
     if (copied < 0)
         warn("the version that serves could not be copied", copied);
     if (r < 0)
@@ -321,9 +301,8 @@ static void tell(const struct hzp_sites *s, bool kept)
 {
     const struct hzp_rounds_stats *now = &s->stats;
     hzp_log(kept ? HZP_LOG_INFO : HZP_LOG_WARN, "mesh",
-            "round=%" PRId64 " part=%d sites=%x drift=%.4g: %s", now->round, now->part,
-            hzp_rounds_sites(s->rounds), now->drift,
-            kept ? "in a version" : "refused with its draft");
+            "round=%" PRId64 " part=%d sites=%x drift=%.4g: %s", now->round, now->part, s->applied,
+            now->drift, kept ? "in a version" : "refused with its draft");
 }
 
 static void take_turn(struct hzp_sites *s)
@@ -462,9 +441,4 @@ int hzp_sites_count(const struct hzp_sites *s, int *ret_self)
 const char *hzp_sites_name(const struct hzp_sites *s, int site)
 {
     return s->url[site];
-}
-
-size_t hzp_sites_bytes(const struct hzp_sites *s)
-{
-    return hzp_rounds_bytes(&s->config);
 }

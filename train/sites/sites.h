@@ -27,11 +27,11 @@ struct hzp_sites_config {
     const char *const *url; /* [sites] "tcp://HOST:PORT", this one's first */
     int sites;
     const char *key; /* 64 hexadecimal digits, the same on all; NULL: none, loopback only */
-    double share, limit_s;
-    int64_t every, delay, quorum, join; /* quorum 0: more than half of the sites */
-    bool ema, exact;                    /* exact: F32 instead of int8 */
-    const char *model;                  /* a text that says its shapes and type: equal on all */
-    const struct hzp_layout *layout;    /* borrowed */
+    double share;    /* of the weights, in a part */
+    struct hzp_rounds_config rounds; /* from `coding` to `limit_ns`; quorum 0: more than half of the
+                                      * sites */
+    const char *model;               /* a text that says its shapes and type: equal on all */
+    const struct hzp_layout *layout; /* borrowed */
 };
 
 /* Listens.  HZP_EINVAL names what cannot be; HZP_EIO, HZP_ENOMEM. */
@@ -67,4 +67,3 @@ void hzp_sites_note(struct hzp_sites *s, int64_t updates, int64_t samples);
 void hzp_sites_read_stats(struct hzp_sites *s, struct hzp_rounds_stats *ret);
 int hzp_sites_count(const struct hzp_sites *s, int *ret_self);
 const char *hzp_sites_name(const struct hzp_sites *s, int site); /* its address */
-size_t hzp_sites_bytes(const struct hzp_sites *s);               /* host memory */

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* GET /v1/mesh: the sites that this server averages its weights with; their metrics. */
-#include "api/http/routes/metrics_text.h"
+/* GET /v1/mesh: the sites that this server averages its weights with. */
 #include "api/http/routes/route.h"
 #include "api/http/routes/routes.h"
 
@@ -32,25 +31,4 @@ enum MHD_Result hzp_route_mesh(struct hzp_exchange *x)
         "rounds_given_up", (json_int_t)now.given_up, "messages_refused",
         (json_int_t)now.bad_messages, "bytes_sent", (json_int_t)now.bytes_sent, "bytes_received",
         (json_int_t)now.bytes_received, "drift", now.drift, "sites", list);
-}
-
-void hzp_mesh_metrics(struct hzp_page *page, const struct hzp_engine *engine)
-{
-    struct hzp_rounds_stats now;
-    int self, alive = 0;
-    if (!engine->sites)
-        return;
-    hzp_sites_read_stats(engine->sites, &now);
-    int count = hzp_sites_count(engine->sites, &self);
-    for (int i = 0; i < count; i++)
-        alive += now.site[i].alive;
-    hzp_page_put(page, "hzpserve_mesh_sites", count);
-    hzp_page_put(page, "hzpserve_mesh_sites_alive", alive);
-    hzp_page_put(page, "hzpserve_mesh_rounds_total", (double)now.applied);
-    hzp_page_put(page, "hzpserve_mesh_rounds_refused_total", (double)now.refused);
-    hzp_page_put(page, "hzpserve_mesh_rounds_skipped_total", (double)now.skipped);
-    hzp_page_put(page, "hzpserve_mesh_rounds_missed_total", (double)now.missed);
-    hzp_page_put(page, "hzpserve_mesh_messages_refused_total", (double)now.bad_messages);
-    hzp_page_put(page, "hzpserve_mesh_bytes_total", (double)now.bytes_sent);
-    hzp_page_put(page, "hzpserve_mesh_drift", now.drift);
 }

@@ -404,6 +404,15 @@ static void grammars(struct hzp_page *p, struct hzp_server *server)
     hzp_page_put(p, "hzpserve_grammars_in_work", in_work);
 }
 
+static void mesh(struct hzp_page *p, struct hzp_sites *sites)
+{
+    struct hzp_rounds_stats s;
+    if (!sites)
+        return;
+    hzp_sites_read_stats(sites, &s);
+    hzp_page_sources(p, &(struct hzp_metric_sources){.mesh = &s});
+}
+
 char *hzp_metrics_page(struct hzp_server *server)
 {
     char *text = NULL, name[160];
@@ -422,7 +431,7 @@ char *hzp_metrics_page(struct hzp_server *server)
     training(&page, server);
     ranks_of_job(&page, server);
     hzp_replicas_metrics(&page, server->engine);
-    hzp_mesh_metrics(&page, server->engine);
+    mesh(&page, server->engine->sites);
     hzp_rollouts_metrics(&page, server->engine);
     /* Copies the counters, so that the lock is not held while the page is written. */
     struct hzp_metrics *copy = hzp_xmalloc(sizeof(*copy));

@@ -41,6 +41,7 @@ struct hzp_metric_sources {
     const struct hzp_state_stats *state;
     const struct hzp_outlook *outlook;
     const struct hzp_rollouts_stats *rollouts;
+    const struct hzp_rounds_stats *mesh;
     const struct hzp_ranks_standing *ranks;
     const struct hzp_door_stats *door;
     const struct hzp_structures_stats *structures;

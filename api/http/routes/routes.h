@@ -23,6 +23,5 @@ hzp_route_of hzp_route_completion, hzp_route_count_tokens, hzp_route_feedback, h
 bool hzp_feed_examples(struct hzp_exchange *x);
 
 struct hzp_page;
-/* Writes the metrics of sites; of rollouts. */
-void hzp_mesh_metrics(struct hzp_page *page, const struct hzp_engine *engine);
+/* Writes the metrics of rollouts. */
 void hzp_rollouts_metrics(struct hzp_page *page, const struct hzp_engine *engine);
