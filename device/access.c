@@ -8,13 +8,16 @@ struct list {
     int count;
 };
 
-enum mode { READ = 1, WRITE = 2, OPTIONAL = 4 };
+/* What an op does with an operand, and what it must be: of one of these types, any without one; of
+ * the shape of operand i. */
+enum mode { READ = 1, WRITE = 2, OPTIONAL = 4, F32 = 8, BF16 = 16, E4M3 = 32, FLOAT = F32 | BF16 };
+#define LIKE(i) ((i) + 1) * 64
 
 static struct hzp_operand *push(struct list *list, const char *name, int mode)
 {
     HZP_ASSERT(list->count < HZP_ACCESS_MAX);
     struct hzp_operand *o = &list->item[list->count++];
-    *o = (struct hzp_operand){.name = name, .may_be = -1};
+    *o = (struct hzp_operand){.name = name, .may_be = -1, .like = mode / 64 - 1};
     o->reads = mode & READ;
     o->writes = mode & WRITE;
     o->optional = mode & OPTIONAL;
@@ -32,6 +35,8 @@ static struct hzp_operand *mat(struct list *list, const char *name, const struct
     o->stride = (size_t)HZP_MAX(m->stride, 0) * size;
     o->align = size;
     o->mat = m;
+    o->types = (mode & F32 ? 1u << HZP_F32 : 0) | (mode & BF16 ? 1u << HZP_BF16 : 0) |
+               (mode & E4M3 ? 1u << HZP_E4M3 : 0);
     return o;
 }
 
@@ -68,17 +73,17 @@ static void segments(struct list *list, const struct hzp_segs *segs)
 
 static void of_embed(struct list *l, const struct hzp_embed_args *a)
 {
-    mat(l, "table", &a->table, READ);
-    mat(l, "y", &a->y, WRITE);
+    mat(l, "table", &a->table, READ | FLOAT);
+    mat(l, "y", &a->y, WRITE | F32);
     array(l, "id", a->id, a->y.rows, sizeof(int32_t), READ);
 }
 
 static void of_rmsnorm(struct list *l, const struct hzp_rmsnorm_args *a)
 {
-    mat(l, "x", &a->x, READ);
-    mat(l, "w", &a->w, READ);
-    mat(l, "add", &a->add, READ | OPTIONAL);
-    mat(l, "y", &a->y, WRITE)->may_be = 2;
+    mat(l, "x", &a->x, READ | F32);
+    mat(l, "w", &a->w, READ | FLOAT);
+    mat(l, "add", &a->add, READ | OPTIONAL | F32 | LIKE(0));
+    mat(l, "y", &a->y, WRITE | LIKE(0))->may_be = 2;
     array(l, "rstd", a->rstd, a->x.rows, sizeof(float), WRITE | OPTIONAL);
 }
 
@@ -103,16 +108,16 @@ static void of_project(struct list *l, const struct hzp_project_args *a)
 
 static void of_quantize(struct list *l, const struct hzp_quantize_args *a)
 {
-    mat(l, "x", &a->x, READ);
-    mat(l, "y", &a->y, WRITE);
+    mat(l, "x", &a->x, READ | FLOAT);
+    mat(l, "y", &a->y, WRITE | E4M3 | LIKE(0));
     array(l, "scale", a->scale, a->x.rows, sizeof(float), WRITE);
 }
 
 static void of_codes(struct list *l, const struct hzp_codes_args *a)
 {
-    mat(l, "x", &a->x, READ);
-    mat(l, "norm", &a->norm, READ | OPTIONAL);
-    mat(l, "y", &a->y, WRITE);
+    mat(l, "x", &a->x, READ | FLOAT);
+    mat(l, "norm", &a->norm, READ | OPTIONAL | FLOAT);
+    mat(l, "y", &a->y, WRITE | E4M3);
     array(l, "scale", a->scale, a->x.rows, sizeof(float), WRITE);
 }
 
@@ -130,7 +135,7 @@ static void rope_table(struct list *l, const struct hzp_mat *m)
 static void of_rope(struct list *l, const struct hzp_rope_args *a)
 {
     mat(l, "x", &a->x, READ);
-    mat(l, "y", &a->y, WRITE)->may_be = 0;
+    mat(l, "y", &a->y, WRITE | LIKE(0))->may_be = 0;
     mat(l, "q_norm", &a->q_norm, READ | OPTIONAL);
     mat(l, "k_norm", &a->k_norm, READ | OPTIONAL);
     rope_table(l, &a->table);
@@ -164,7 +169,7 @@ static void of_attn_packed(struct list *l, const struct hzp_attn_packed_args *a)
 
 static void of_swiglu(struct list *l, const struct hzp_swiglu_args *a)
 {
-    mat(l, "x", &a->x, READ);
+    mat(l, "x", &a->x, READ | FLOAT);
     mat(l, "y", &a->y, WRITE);
 }
 
@@ -185,7 +190,7 @@ static void of_scatter(struct list *l, const struct hzp_scatter_args *a)
 static void of_sample(struct list *l, const struct hzp_sample_args *a)
 {
     int64_t rows = a->logits.rows, tops = rows * HZP_TOPS_MAX;
-    mat(l, "logits", &a->logits, READ | WRITE);
+    mat(l, "logits", &a->logits, READ | WRITE | F32);
     array(l, "row", a->row, rows, sizeof(*a->row), READ);
     /* the number of edits is in the rows, on the device: only the first edit is declared */
     array(l, "edit", a->edit, 1, sizeof(*a->edit), READ | OPTIONAL);
@@ -208,8 +213,8 @@ static void of_collective(struct list *l, const struct hzp_collective_args *a)
 
 static void of_xent(struct list *l, const struct hzp_xent_args *a)
 {
-    mat(l, "x", &a->x, READ);
-    struct hzp_operand *dx = mat(l, "dx", &a->dx, WRITE | OPTIONAL);
+    mat(l, "x", &a->x, READ | F32);
+    struct hzp_operand *dx = mat(l, "dx", &a->dx, WRITE | OPTIONAL | FLOAT | LIKE(0));
     dx->may_be = 0;
     dx->narrower = true;
     array(l, "target", a->target, a->x.rows, sizeof(int32_t), READ);
@@ -225,7 +230,7 @@ static void of_xent(struct list *l, const struct hzp_xent_args *a)
 static void of_seq_loss(struct list *l, const struct hzp_seq_loss_args *a)
 {
     int64_t words = HZP_ROW_LOSS_WORDS * (int64_t)a->lp.cols;
-    mat(l, "lp", &a->lp, READ);
+    mat(l, "lp", &a->lp, READ | F32);
     array(l, "how", a->how, words, sizeof(float), READ);
     array(l, "first", a->first, (int64_t)a->seqs + 1, sizeof(int32_t), READ);
     array(l, "out", a->out, words, sizeof(float), WRITE);
@@ -233,18 +238,18 @@ static void of_seq_loss(struct list *l, const struct hzp_seq_loss_args *a)
 
 static void of_embed_bwd(struct list *l, const struct hzp_embed_bwd_args *a)
 {
-    mat(l, "dtable", &a->dtable, READ | WRITE);
-    mat(l, "dy", &a->dy, READ);
+    mat(l, "dtable", &a->dtable, READ | WRITE | F32);
+    mat(l, "dy", &a->dy, READ | F32);
     array(l, "id", a->id, a->dy.rows, sizeof(int32_t), READ);
 }
 
 static void of_rmsnorm_bwd(struct list *l, const struct hzp_rmsnorm_bwd_args *a)
 {
-    mat(l, "dy", &a->dy, READ);
-    mat(l, "x", &a->x, READ);
-    mat(l, "w", &a->w, READ);
-    mat(l, "dx", &a->dx, READ | WRITE);
-    mat(l, "dw", &a->dw, READ | WRITE | OPTIONAL);
+    mat(l, "dy", &a->dy, READ | FLOAT);
+    mat(l, "x", &a->x, READ | F32 | LIKE(0));
+    mat(l, "w", &a->w, READ | FLOAT);
+    mat(l, "dx", &a->dx, READ | WRITE | F32 | LIKE(0));
+    mat(l, "dw", &a->dw, READ | WRITE | OPTIONAL | F32);
     array(l, "rstd", a->rstd, a->x.rows, sizeof(float), READ);
 }
 
@@ -252,13 +257,13 @@ static void of_rope_bwd(struct list *l, const struct hzp_rope_bwd_args *a)
 {
     bool norms = a->q_norm.ptr || a->k_norm.ptr;
     mat(l, "dy", &a->dy, READ);
-    mat(l, "dx", &a->dx, WRITE)->may_be = 0;
+    mat(l, "dx", &a->dx, WRITE | LIKE(0))->may_be = 0;
     if (norms)
-        mat(l, "x", &a->x, READ);
+        mat(l, "x", &a->x, READ | LIKE(0));
     mat(l, "q_norm", &a->q_norm, READ | OPTIONAL);
     mat(l, "k_norm", &a->k_norm, READ | OPTIONAL);
-    mat(l, "dq_norm", &a->dq_norm, READ | WRITE | OPTIONAL);
-    mat(l, "dk_norm", &a->dk_norm, READ | WRITE | OPTIONAL);
+    mat(l, "dq_norm", &a->dq_norm, READ | WRITE | OPTIONAL | F32);
+    mat(l, "dk_norm", &a->dk_norm, READ | WRITE | OPTIONAL | F32);
     rope_table(l, &a->table);
     array(l, "pos", a->pos, a->dy.rows, sizeof(int32_t), READ);
 }
@@ -267,55 +272,55 @@ static void of_attn_packed_bwd(struct list *l, const struct hzp_attn_packed_bwd_
 {
     mat(l, "qkv", &a->qkv, READ);
     mat(l, "out", &a->out, READ);
-    mat(l, "dout", &a->dout, READ);
-    mat(l, "dqkv", &a->dqkv, WRITE);
+    mat(l, "dout", &a->dout, READ | LIKE(1));
+    mat(l, "dqkv", &a->dqkv, WRITE | LIKE(0));
     array(l, "lse", a->lse, (int64_t)a->qkv.rows * a->heads.heads, sizeof(float), READ);
     segments(l, &a->segs);
 }
 
 static void of_swiglu_bwd(struct list *l, const struct hzp_swiglu_bwd_args *a)
 {
-    mat(l, "x", &a->x, READ);
+    mat(l, "x", &a->x, READ | FLOAT);
     mat(l, "dy", &a->dy, READ);
-    mat(l, "dx", &a->dx, WRITE);
+    mat(l, "dx", &a->dx, WRITE | LIKE(0));
 }
 
 static void of_colsum(struct list *l, const struct hzp_colsum_args *a)
 {
-    mat(l, "x", &a->x, READ);
-    mat(l, "y", &a->y, READ | WRITE);
+    mat(l, "x", &a->x, READ | FLOAT);
+    mat(l, "y", &a->y, READ | WRITE | F32);
 }
 
 static void of_cast(struct list *l, const struct hzp_cast_args *a)
 {
-    mat(l, "x", &a->x, READ);
-    mat(l, "y", &a->y, WRITE)->may_be = 0;
+    mat(l, "x", &a->x, READ | FLOAT);
+    mat(l, "y", &a->y, WRITE | FLOAT | LIKE(0))->may_be = 0;
 }
 
 static void of_fill(struct list *l, const struct hzp_fill_args *a)
 {
-    mat(l, "y", &a->y, WRITE);
+    mat(l, "y", &a->y, WRITE | FLOAT);
 }
 
 static void of_noise(struct list *l, const struct hzp_noise_args *a)
 {
-    mat(l, "y", &a->y, WRITE);
+    mat(l, "y", &a->y, WRITE | FLOAT);
 }
 
 static void of_sumsq(struct list *l, const struct hzp_sumsq_args *a)
 {
-    mat(l, "x", &a->x, READ);
+    mat(l, "x", &a->x, READ | F32);
     array(l, "sum", a->sum, 1, sizeof(*a->sum), READ | WRITE);
 }
 
 static void of_adamw(struct list *l, const struct hzp_adamw_args *a)
 {
-    mat(l, "from", &a->from, READ);
-    mat(l, "to", &a->to, WRITE)->may_be = 0;
-    mat(l, "residual", &a->residual, READ | WRITE | OPTIONAL);
-    mat(l, "grad", &a->grad, READ);
-    mat(l, "m", &a->m, READ | WRITE);
-    mat(l, "v", &a->v, READ | WRITE);
+    mat(l, "from", &a->from, READ | FLOAT);
+    mat(l, "to", &a->to, WRITE | LIKE(0))->may_be = 0;
+    mat(l, "residual", &a->residual, READ | WRITE | OPTIONAL | LIKE(0));
+    mat(l, "grad", &a->grad, READ | LIKE(0));
+    mat(l, "m", &a->m, READ | WRITE | LIKE(0));
+    mat(l, "v", &a->v, READ | WRITE | LIKE(0));
     int32_t blocks = HZP_DIV_UP(a->from.cols, HZP_Q8_BLOCK);
     array(l, "m_scale", a->m_scale, blocks, sizeof(float), READ | WRITE | OPTIONAL);
     array(l, "v_scale", a->v_scale, blocks, sizeof(float), READ | WRITE | OPTIONAL);

@@ -18,6 +18,8 @@ struct hzp_operand {
     size_t align;              /* bytes of an element */
     const struct hzp_mat *mat; /* NULL: an array */
     bool reads, writes, optional;
+    uint32_t types; /* bits 1 << enum hzp_dtype that it may have; 0: the op's own rules say */
+    int32_t like;   /* index of the operand whose shape it has; -1: any */
     bool slots;     /* a layer's pages, of which only some slots are used */
     int32_t may_be; /* index of the operand it may alias (in place); -1: none */
     bool narrower;  /* in place its rows may be narrower: then they take the first bytes of each */
