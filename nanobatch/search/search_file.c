@@ -26,9 +26,7 @@ enum {
 };
 
 /* Times above a quarter of an hour are rejected. */
-static const double time_max_ns = 1e12;
-
-static const char *const order_name[] = {"strands", "layers", "skewed"};
+static const double time_max_ns = 1e12, number_max = 1e18;
 
 /* ---- what a file applies to ---- */
 
@@ -103,322 +101,271 @@ int hzp_search_path(const struct hzp_tables *here, char *ret, size_t size,
                     "neither HOME nor XDG_CACHE_HOME is set, or too long: name a file with --file");
 }
 
-/* ---- writing ---- */
+/* ---- the values of a file: each function below writes them, or reads and checks them ---- */
 
-static void add_number(json_t *list, double value)
-{
-    json_array_append_new(list, json_real(isfinite(value) ? value : 0));
-}
-
-static json_t *curve_json(const struct hzp_tables *t, const struct hzp_curve *c)
-{
-    json_t *points = json_array();
-    for (int32_t i = 0; i < c->points; i++) {
-        json_t *point = json_array();
-        add_number(point, c->point[i].x);
-        add_number(point, c->point[i].y);
-        add_number(point, c->point[i].work);
-        for (int32_t s = 0; s < t->shares; s++)
-            add_number(point, c->point[i].ns[s]);
-        json_array_append_new(points, point);
-    }
-    return json_pack("{s:s, s:i, s:i, s:b, s:i, s:i, s:o}", "op",
-                     hzp_op_name((enum hzp_op)c->key.op), "flags", c->key.flags, "type",
-                     c->key.type, "again", c->key.again, "a", c->key.a, "b", c->key.b, "points",
-                     points);
-}
-
-/* `count` whole numbers of `size` bytes each. */
-static json_t *numbers(const void *value, size_t size, int count)
-{
-    json_t *list = json_array();
-    for (int i = 0; i < count; i++) {
-        const char *at = (const char *)value + (size_t)i * size;
-        int64_t number = size == sizeof(uint8_t)   ? *(const uint8_t *)at
-                         : size == sizeof(int16_t) ? *(const int16_t *)(const void *)at
-                                                   : *(const int32_t *)(const void *)at;
-        json_array_append_new(list, json_integer(number));
-    }
-    return list;
-}
-
-static json_t *entry_json(const struct hzp_plan_entry *e)
-{
-    const struct hzp_plan_shape *s = &e->shape;
-    json_t *lanes = json_array(), *most = json_array();
-    for (int32_t i = 0; i < s->nanos; i++) {
-        json_array_append_new(most, numbers(s->cores[i], sizeof(**s->cores), HZP_KIND_COUNT));
-        json_array_append_new(lanes, numbers(s->lane[i], 1, HZP_KIND_COUNT));
-    }
-    json_t *predicted =
-        json_pack("{s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f}", "ns", e->ns, "plain_ns", e->plain_ns,
-                  "serve_ns", e->serve_ns, "plain_serve_ns", e->plain_serve_ns, "rate", e->rate,
-                  "plain_rate", e->plain_rate, "goal_ns", e->goal_ns, "confirmed", e->confirmed);
-    return json_pack("{s:[i,i,i], s:i, s:o, s:o, s:o, s:o, s:o, s:o, s:s, s:i, s:o, s:o}", "rows",
-                     e->decode, e->prefill, e->train, "ride", s->ride, "nanos",
-                     numbers(s->weight, sizeof(*s->weight), s->nanos), "joined",
-                     numbers(s->joined, 1, HZP_STAGE_COUNT), "lanes", lanes, "most_cores", most,
-                     "train_lanes", numbers(s->train_lane, 1, HZP_KIND_COUNT), "cores",
-                     numbers(s->share, sizeof(*s->share), HZP_LANE_COUNT), "order",
-                     order_name[s->order], "network_lane", s->network_lane, "reduce",
-                     numbers(s->reduce, 1, s->nanos), "predicted", predicted);
-}
-
-static json_t *file_json(const struct hzp_tables *t, const struct hzp_plan_table *plans)
-{
-    json_t *curves = json_array(), *rates = json_array(), *entries = json_array();
-    for (int32_t i = 0; i < t->curves; i++)
-        json_array_append_new(curves, curve_json(t, &t->curve[i]));
-    for (int32_t i = 0; i < t->rates; i++) {
-        const struct hzp_rate *r = &t->rate[i];
-        json_array_append_new(rates, json_pack("[i,i,i,i,f,f]", r->a, r->b, r->cores_a, r->cores_b,
-                                               r->rate_a, r->rate_b));
-    }
-    for (int32_t i = 0; i < plans->entries; i++)
-        json_array_append_new(entries, entry_json(&plans->entry[i]));
-    json_t *between = json_pack("{s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:b}", "plans_ns", t->plans_ns,
-                                "items_ns", t->items_ns, "gap_inline_ns", t->gap_inline_ns,
-                                "gap_ns", t->gap_ns, "issue_ns", t->issue_ns, "handover_ns",
-                                t->handover_ns, "wakeup_ns", t->wakeup_ns, "led", t->led);
-    json_t *quiet = json_pack("{s:f, s:f, s:f}", "watched_ns", t->watched_ns, "others_ns",
-                              t->others_ns, "others_max", t->others_max);
-    return json_pack("{s:i, s:b, s:o, s:f, s:s, s:s, s:s, s:s, s:s, s:i, s:o, s:i, s:i, s:o, s:o, "
-                     "s:o, s:o}",
-                     "hzpserve_search", FORMAT, "whole", t->whole, "quiet", quiet, "spent_ns",
-                     t->spent_ns, "sought", plans->sought, "device", t->device, "model", t->model,
-                     "build", t->build, "settings", t->settings, "threads", t->threads, "shares",
-                     numbers(t->cores, sizeof(*t->cores), t->shares), "parts", t->parts,
-                     "parts_done", t->parts_done, "between", between, "curves", curves, "pairs",
-                     rates, "plans", entries);
-}
-
-int hzp_search_save(const char *path, const struct hzp_tables *tables,
-                    const struct hzp_plan_table *plans, struct hzp_err_text *reterr)
-{
-    char temporary[PATH_MAX];
-    if ((size_t)snprintf(temporary, sizeof(temporary), "%s.%ld", path, (long)getpid()) >=
-        sizeof(temporary))
-        return hzp_fail(reterr, HZP_EINVAL, "%s: too long", path);
-    char *slash = strrchr(temporary, '/');
-    if (slash && slash > temporary) { /* create the file's directory if it is missing */
-        *slash = 0;
-        HZP_TRY(hzp_dir_make(temporary, NULL, reterr));
-        *slash = '/';
-    }
-    const size_t flags = JSON_REAL_PRECISION(12) | JSON_COMPACT | JSON_SORT_KEYS;
-    json_t *root = file_json(tables, plans); /* NULL: no memory, then there is no text either */
-    char *text = json_dumps(root, flags);
-    json_decref(root);
-    int r = text ? hzp_file_put_by(path, temporary, 0666, text, strlen(text), reterr)
-                 : hzp_fail(reterr, HZP_ENOMEM, "%s: out of memory", path);
-    free(text);
-    return r;
-}
-
-/* ---- reading ---- */
-
-struct reader {
+struct walk {
+    bool writes; /* into JSON that is being made */
     const char *path;
     struct hzp_err_text *reterr;
-    size_t points; /* total over all curves */
+    size_t points; /* that were read, of all curves */
 };
 
-static int wrong(const struct reader *r, const char *what)
+static int wrong(const struct walk *w, const char *what)
 {
-    return hzp_fail(r->reterr, HZP_EFORMAT, "%s: %s is missing or wrong", r->path, what);
+    return hzp_fail(w->reterr, HZP_EFORMAT, "%s: %s is missing or wrong", w->path,
+                    what ? what : "a list");
 }
 
-static int read_int(const struct reader *r, const json_t *value, const char *what, int64_t low,
-                    int64_t high, int64_t *ret)
+/* The value of this name in an object; name NULL: the i-th of a list. */
+static json_t *value_of(const json_t *in, const char *name, size_t i)
 {
-    if (!json_is_integer(value) || json_integer_value(value) < low ||
-        json_integer_value(value) > high)
-        return wrong(r, what);
-    *ret = json_integer_value(value);
+    return name ? json_object_get(in, name) : json_array_get(in, i);
+}
+
+/* name NULL: it becomes the last of a list. */
+static int put(const struct walk *w, json_t *in, const char *name, json_t *value)
+{
+    int r = name ? json_object_set_new(in, name, value) : json_array_append_new(in, value);
+    return r < 0 ? hzp_fail(w->reterr, HZP_ENOMEM, "%s: out of memory", w->path) : HZP_OK;
+}
+
+/* A whole number from low to high, of `size` bytes. */
+static int whole(const struct walk *w, json_t *in, const char *name, size_t i, int64_t low,
+                 int64_t high, size_t size, void *at)
+{
+    const json_t *value = value_of(in, name, i);
+    int64_t number = size == sizeof(uint8_t)   ? *(uint8_t *)at
+                     : size == sizeof(int16_t) ? *(int16_t *)at
+                                               : *(int32_t *)at;
+    if (w->writes)
+        return put(w, in, name, json_integer(number));
+    number = json_integer_value(value);
+    if (!json_is_integer(value) || number < low || number > high)
+        return wrong(w, name);
+    if (size == sizeof(uint8_t))
+        *(uint8_t *)at = (uint8_t)number;
+    else if (size == sizeof(int16_t))
+        *(int16_t *)at = (int16_t)number;
+    else
+        *(int32_t *)at = (int32_t)number;
     return HZP_OK;
 }
 
-static int read_number(const struct reader *r, const json_t *value, const char *what, double *ret)
+static int real(const struct walk *w, json_t *in, const char *name, size_t i, double high,
+                double *at)
 {
-    double v = json_number_value(value);
-    if (!json_is_number(value) || !(v >= 0 && v <= 1e18))
-        return wrong(r, what);
-    *ret = v;
+    const json_t *value = value_of(in, name, i);
+    double number = json_number_value(value);
+    if (w->writes)
+        return put(w, in, name, json_real(isfinite(*at) ? *at : 0));
+    if (!json_is_number(value) || !(number >= 0 && number <= high))
+        return wrong(w, name);
+    *at = number;
     return HZP_OK;
 }
 
-static int read_text(const struct reader *r, const json_t *root, const char *name, char *ret,
-                     size_t size)
+/* A file in which it is missing says no. */
+static int flag(const struct walk *w, json_t *in, const char *name, bool *at)
 {
-    const char *text = json_string_value(json_object_get(root, name));
-    if (!text || strlen(text) >= size)
-        return wrong(r, name);
-    strcpy(ret, text);
+    const json_t *value = json_object_get(in, name);
+    if (w->writes)
+        return put(w, in, name, json_boolean(*at));
+    *at = json_is_true(value);
+    return !value || json_is_boolean(value) ? HZP_OK : wrong(w, name);
+}
+
+static int text(const struct walk *w, json_t *in, const char *name, char *at, size_t size)
+{
+    const char *value = json_string_value(json_object_get(in, name));
+    if (w->writes)
+        return put(w, in, name, json_string(at));
+    if (!value || strlen(value) >= size)
+        return wrong(w, name);
+    strcpy(at, value);
     return HZP_OK;
 }
 
-static int op_named(const char *name)
+/* One of these words. */
+static int word(const struct walk *w, json_t *in, const char *name, const char *(*spell)(int i),
+                int words, uint8_t *at)
 {
-    for (int op = 0; name && op < HZP_OP_COUNT; op++)
-        if (!strcmp(name, hzp_op_name((enum hzp_op)op)))
-            return op;
-    return -1;
+    const char *value = json_string_value(json_object_get(in, name));
+    int i = 0;
+    if (w->writes)
+        return put(w, in, name, json_string(spell(*at)));
+    while (i < words && (!value || strcmp(value, spell(i))))
+        i++;
+    *at = (uint8_t)i;
+    return i < words ? HZP_OK : wrong(w, name);
 }
 
-static int read_point(const struct reader *r, const json_t *point, const struct hzp_op_key *key,
-                      struct hzp_tables *t)
+static int object(const struct walk *w, json_t *in, const char *name, size_t i, json_t **ret)
 {
+    if (w->writes)
+        HZP_TRY(put(w, in, name, json_object()));
+    *ret = value_of(in, name, w->writes && !name ? json_array_size(in) - 1 : i);
+    return json_is_object(*ret) ? HZP_OK : wrong(w, name);
+}
+
+/* A list of `least` to `most` values.  *ret_count: of one that is read. */
+static int list(const struct walk *w, json_t *in, const char *name, size_t i, size_t least,
+                size_t most, json_t **ret, int32_t *ret_count)
+{
+    if (w->writes)
+        HZP_TRY(put(w, in, name, json_array()));
+    *ret = value_of(in, name, w->writes && !name ? json_array_size(in) - 1 : i);
+    size_t count = json_array_size(*ret);
+    if (w->writes)
+        return HZP_OK;
+    if (!json_is_array(*ret) || count < least || count > most)
+        return wrong(w, name);
+    if (ret_count)
+        *ret_count = (int32_t)count;
+    return HZP_OK;
+}
+
+/* A list of just `count` whole numbers from 0 to `high`, of `size` bytes each. */
+static int wholes(const struct walk *w, json_t *in, const char *name, size_t i, int32_t count,
+                  int64_t high, size_t size, void *at)
+{
+    json_t *all;
+    HZP_TRY(list(w, in, name, i, (size_t)count, (size_t)count, &all, NULL));
+    for (size_t k = 0; k < (size_t)count; k++)
+        HZP_TRY(whole(w, all, NULL, k, 0, high, size, (char *)at + k * size));
+    return HZP_OK;
+}
+
+/* ---- measurements ---- */
+
+static const char *op_word(int op)
+{
+    return hzp_op_name((enum hzp_op)op);
+}
+
+/* p: what is written; else one that is read. */
+static int walk_point(const struct walk *w, json_t *points, size_t i, const struct hzp_op_key *key,
+                      const struct hzp_point *p, struct hzp_tables *t)
+{
+    json_t *numbers;
+    size_t count = (size_t)t->shares + 3;
     double value[3 + HZP_SHARES_MAX];
-    if (json_array_size(point) != (size_t)(3 + t->shares))
-        return wrong(r, "a point");
-    for (int32_t i = 0; i < 3 + t->shares; i++)
-        HZP_TRY(read_number(r, json_array_get(point, (size_t)i), "a point's number", &value[i]));
+    if (p) {
+        memcpy(value, &(double[]){p->x, p->y, p->work}, 3 * sizeof(*value));
+        memcpy(value + 3, p->ns, (size_t)t->shares * sizeof(*value));
+    }
+    HZP_TRY(list(w, points, NULL, i, count, count, &numbers, NULL));
+    for (size_t k = 0; k < count; k++)
+        HZP_TRY(real(w, numbers, NULL, k, k < 3 ? number_max : time_max_ns, &value[k]));
     struct hzp_op_size size = {value[0], value[1], value[2]};
-    for (int32_t s = 0; s < t->shares; s++)
-        if (value[3 + s] > time_max_ns)
-            return wrong(r, "a point's time");
-        else if (value[3 + s] > 0)
+    for (int32_t s = 0; s < t->shares && !p; s++)
+        if (value[3 + s] > 0)
             hzp_tables_set(t, key, &size, s, value[3 + s]);
     return HZP_OK;
 }
 
-static int read_curve(struct reader *r, const json_t *curve, struct hzp_tables *t)
+/* c: what is written; else one that is read. */
+static int walk_curve(struct walk *w, json_t *curves, size_t i, const struct hzp_curve *c,
+                      struct hzp_tables *t)
 {
-    int op = op_named(json_string_value(json_object_get(curve, "op")));
-    const json_t *points = json_object_get(curve, "points");
-    int64_t flags, type, a, b;
-    r->points += json_array_size(points);
-    if (op < 0 || !json_is_array(points) || r->points > POINTS_MAX)
-        return wrong(r, "a curve");
-    HZP_TRY(read_int(r, json_object_get(curve, "flags"), "flags", 0, UINT8_MAX, &flags));
-    HZP_TRY(read_int(r, json_object_get(curve, "type"), "type", 0, 15, &type));
-    HZP_TRY(read_int(r, json_object_get(curve, "a"), "a", 0, INT32_MAX, &a));
-    HZP_TRY(read_int(r, json_object_get(curve, "b"), "b", 0, INT32_MAX, &b));
-    struct hzp_op_key key = {(uint8_t)op,   (uint8_t)flags,
-                             (uint8_t)type, json_is_true(json_object_get(curve, "again")),
-                             (int32_t)a,    (int32_t)b};
-    for (size_t i = 0; i < json_array_size(points); i++)
-        HZP_TRY(read_point(r, json_array_get(points, i), &key, t));
+    struct hzp_op_key key = c ? c->key : (struct hzp_op_key){.op = 0};
+    bool again = key.again;
+    int32_t count = c ? c->points : 0;
+    json_t *curve, *points;
+    HZP_TRY(object(w, curves, NULL, i, &curve));
+    HZP_TRY(word(w, curve, "op", op_word, HZP_OP_COUNT, &key.op));
+    HZP_TRY(whole(w, curve, "flags", 0, 0, UINT8_MAX, sizeof(key.flags), &key.flags));
+    HZP_TRY(whole(w, curve, "type", 0, 0, 15, sizeof(key.type), &key.type));
+    HZP_TRY(whole(w, curve, "a", 0, 0, INT32_MAX, sizeof(key.a), &key.a));
+    HZP_TRY(whole(w, curve, "b", 0, 0, INT32_MAX, sizeof(key.b), &key.b));
+    HZP_TRY(flag(w, curve, "again", &again));
+    HZP_TRY(list(w, curve, "points", 0, 0, POINTS_MAX - w->points, &points, &count));
+    key.again = again;
+    w->points += (size_t)count;
+    for (int32_t k = 0; k < count; k++)
+        HZP_TRY(walk_point(w, points, (size_t)k, &key, c ? &c->point[k] : NULL, t));
     return HZP_OK;
 }
 
-static int read_rate(const struct reader *r, const json_t *list, struct hzp_tables *t)
+/* from: what is written; else one that is read. */
+static int walk_rate(const struct walk *w, json_t *rates, size_t i, const struct hzp_rate *from,
+                     struct hzp_tables *t)
 {
-    static const int64_t high[] = {HZP_CLASS_COUNT - 1, HZP_CLASS_COUNT - 1, INT16_MAX, INT16_MAX};
-    int64_t whole[4];
-    double rate[2];
-    for (size_t i = 0; i < 4; i++)
-        HZP_TRY(read_int(r, json_array_get(list, i), "a pair", 0, high[i], &whole[i]));
-    for (size_t i = 0; i < 2; i++) {
-        HZP_TRY(read_number(r, json_array_get(list, 4 + i), "a pair's rate", &rate[i]));
-        if (rate[i] > 100)
-            return wrong(r, "a pair's rate");
-    }
-    hzp_tables_set_rate(t,
-                        &(struct hzp_rate){(uint8_t)whole[0], (uint8_t)whole[1], (int16_t)whole[2],
-                                           (int16_t)whole[3], rate[0], rate[1]});
+    struct hzp_rate r = from ? *from : (struct hzp_rate){.a = 0};
+    json_t *pair;
+    HZP_TRY(list(w, rates, NULL, i, 6, 6, &pair, NULL));
+    HZP_TRY(whole(w, pair, NULL, 0, 0, HZP_CLASS_COUNT - 1, sizeof(r.a), &r.a));
+    HZP_TRY(whole(w, pair, NULL, 1, 0, HZP_CLASS_COUNT - 1, sizeof(r.b), &r.b));
+    HZP_TRY(whole(w, pair, NULL, 2, 0, INT16_MAX, sizeof(r.cores_a), &r.cores_a));
+    HZP_TRY(whole(w, pair, NULL, 3, 0, INT16_MAX, sizeof(r.cores_b), &r.cores_b));
+    HZP_TRY(real(w, pair, NULL, 4, 100, &r.rate_a));
+    HZP_TRY(real(w, pair, NULL, 5, 100, &r.rate_b));
+    if (!from)
+        hzp_tables_set_rate(t, &r);
     return HZP_OK;
 }
 
-/* A list of just `count` whole numbers from 0 to `high`, into elements of `size` bytes each. */
-static int read_numbers(const struct reader *r, const json_t *list, const char *what, size_t count,
-                        int64_t high, size_t size, void *ret)
+/* ---- plans ---- */
+
+static const char *order_word(int order)
 {
-    if (json_array_size(list) != count)
-        return wrong(r, what);
-    for (size_t i = 0; i < count; i++) {
-        char *at = (char *)ret + i * size;
-        int64_t value;
-        HZP_TRY(read_int(r, json_array_get(list, i), what, 0, high, &value));
-        if (size == sizeof(uint8_t))
-            *(uint8_t *)at = (uint8_t)value;
-        else if (size == sizeof(int16_t))
-            *(int16_t *)(void *)at = (int16_t)value;
-        else
-            *(int32_t *)(void *)at = (int32_t)value;
-    }
+    static const char *const name[] = {"strands", "layers", "skewed"};
+    return name[order];
+}
+
+/* A list of lists, one for each nano-batch. */
+static int walk_nanos(const struct walk *w, json_t *plan, const char *name, int32_t nanos,
+                      int64_t high, size_t size, void *at)
+{
+    json_t *lists;
+    HZP_TRY(list(w, plan, name, 0, (size_t)nanos, (size_t)nanos, &lists, NULL));
+    for (size_t i = 0; i < (size_t)nanos; i++)
+        HZP_TRY(wholes(w, lists, NULL, i, HZP_KIND_COUNT, high, size,
+                       (char *)at + i * HZP_KIND_COUNT * size));
     return HZP_OK;
 }
 
-static int read_lanes(const struct reader *r, const json_t *list, uint8_t *ret)
+/* Whether what a plan may lack is written, or there to be read. */
+static bool has(const struct walk *w, const json_t *plan, const char *name)
 {
-    return read_numbers(r, list, "a plan's lanes", HZP_KIND_COUNT, HZP_LANE_COUNT - 1, 1, ret);
+    return w->writes || json_object_get(plan, name);
 }
 
-/* HZP_ORDER_COUNT: no such order. */
-static uint8_t order_named(const char *name)
+static int walk_shape(const struct walk *w, json_t *plan, struct hzp_plan_shape *s)
 {
-    uint8_t order = 0;
-    if (!strcmp(name, "chains")) /* how earlier builds wrote "strands" in this format */
-        return HZP_ORDER_STRANDS;
-    while (order < HZP_ORDER_COUNT && strcmp(name, order_name[order]))
-        order++;
-    return order;
+    const json_t *order = json_object_get(plan, "order");
+    json_t *nanos;
+    /* how earlier builds wrote these two in this format */
+    bool chains = json_is_string(order) && !strcmp(json_string_value(order), "chains");
+    const char *cores = has(w, plan, "cores") ? "cores" : "units";
+    if (!w->writes)
+        HZP_TRY(list(w, plan, "nanos", 0, 1, HZP_NANO_MAX, &nanos, &s->nanos));
+    HZP_TRY(wholes(w, plan, "nanos", 0, s->nanos, 1 << 24, sizeof(*s->weight), s->weight));
+    HZP_TRY(walk_nanos(w, plan, "lanes", s->nanos, HZP_LANE_COUNT - 1, 1, s->lane));
+    HZP_TRY(
+        wholes(w, plan, "train_lanes", 0, HZP_KIND_COUNT, HZP_LANE_COUNT - 1, 1, s->train_lane));
+    HZP_TRY(wholes(w, plan, cores, 0, HZP_LANE_COUNT, CORES_MAX, sizeof(*s->share), s->share));
+    HZP_TRY(whole(w, plan, "ride", 0, 0, 1 << 24, sizeof(s->ride), &s->ride));
+    if (!chains) /* they are HZP_ORDER_STRANDS, which is 0 */
+        HZP_TRY(word(w, plan, "order", order_word, HZP_ORDER_COUNT, &s->order));
+    if (has(w, plan, "most_cores"))
+        HZP_TRY(
+            walk_nanos(w, plan, "most_cores", s->nanos, CORES_MAX, sizeof(**s->cores), s->cores));
+    if (has(w, plan, "joined"))
+        HZP_TRY(wholes(w, plan, "joined", 0, HZP_STAGE_COUNT, UINT8_MAX, 1, s->joined));
+    if (has(w, plan, "network_lane"))
+        HZP_TRY(whole(w, plan, "network_lane", 0, 0, HZP_LANE_COUNT - 1, 1, &s->network_lane));
+    if (has(w, plan, "reduce"))
+        HZP_TRY(wholes(w, plan, "reduce", 0, s->nanos, HZP_REDUCE_COUNT - 1, 1, s->reduce));
+    return hzp_plan_shape_check(s, NULL) < 0 ? wrong(w, "a plan's shape") : HZP_OK;
 }
 
-/* How many cores each nano-operation uses at most; absent: all of its lane's. */
-static int read_most(const struct reader *r, const json_t *json, struct hzp_plan_shape *s)
+/* from: what is written; else one that is read. */
+static int walk_entry(const struct walk *w, json_t *entries, size_t i,
+                      const struct hzp_plan_entry *from, struct hzp_plan_table *plans)
 {
-    const char *what = "what cores a plan's items use";
-    const json_t *most = json_object_get(json, "most_cores");
-    if (most && json_array_size(most) != (size_t)s->nanos)
-        return wrong(r, what);
-    for (size_t i = 0; i < json_array_size(most); i++)
-        HZP_TRY(read_numbers(r, json_array_get(most, i), what, HZP_KIND_COUNT, CORES_MAX,
-                             sizeof(**s->cores), s->cores[i]));
-    return HZP_OK;
-}
-
-/* What a plan may lack: which nano-batches each stage computes as one (none), and how ranks that
- * compute together exchange (as one rank, which does not). */
-static int read_optional(const struct reader *r, const json_t *json, struct hzp_plan_shape *s)
-{
-    const json_t *joined = json_object_get(json, "joined");
-    const json_t *lane = json_object_get(json, "network_lane");
-    const json_t *reduce = json_object_get(json, "reduce");
-    int64_t value = s->network_lane;
-    if (joined)
-        HZP_TRY(read_numbers(r, joined, "a plan's joined nano-batches", HZP_STAGE_COUNT, UINT8_MAX,
-                             1, s->joined));
-    if (lane)
-        HZP_TRY(read_int(r, lane, "a plan's network lane", 0, HZP_LANE_COUNT - 1, &value));
-    s->network_lane = (uint8_t)value;
-    return reduce ? read_numbers(r, reduce, "how a plan's ranks add up", (size_t)s->nanos,
-                                 HZP_REDUCE_COUNT - 1, 1, s->reduce)
-                  : HZP_OK;
-}
-
-static int read_shape(const struct reader *r, const json_t *json, struct hzp_plan_shape *s)
-{
-    const json_t *nanos = json_object_get(json, "nanos"), *lanes = json_object_get(json, "lanes");
-    const json_t *cores = json_object_get(json, "cores");
-    const char *order = json_string_value(json_object_get(json, "order"));
-    size_t count = json_array_size(nanos);
-    int64_t value;
-    if (!cores)
-        cores = json_object_get(json, "units"); /* how earlier builds wrote it in this format */
-    if (count < 1 || count > HZP_NANO_MAX || json_array_size(lanes) != count || !order)
-        return wrong(r, "a plan's shape");
-    s->nanos = (int32_t)count;
-    HZP_TRY(read_numbers(r, nanos, "a nano-batch", count, 1 << 24, sizeof(*s->weight), s->weight));
-    for (size_t i = 0; i < count; i++)
-        HZP_TRY(read_lanes(r, json_array_get(lanes, i), s->lane[i]));
-    HZP_TRY(read_lanes(r, json_object_get(json, "train_lanes"), s->train_lane));
-    HZP_TRY(read_numbers(r, cores, "a lane's cores", HZP_LANE_COUNT, CORES_MAX, sizeof(*s->share),
-                         s->share));
-    HZP_TRY(read_int(r, json_object_get(json, "ride"), "a plan's riding rows", 0, 1 << 24, &value));
-    s->ride = (int32_t)value;
-    s->order = order_named(order);
-    HZP_TRY(read_most(r, json, s));
-    HZP_TRY(read_optional(r, json, s));
-    return hzp_plan_shape_check(s, NULL) < 0 ? wrong(r, "a plan's shape") : HZP_OK;
-}
-
-static int read_entry(const struct reader *r, const json_t *json, struct hzp_plan_table *plans)
-{
-    struct hzp_plan_entry e = {0};
-    const json_t *rows = json_object_get(json, "rows"), *p = json_object_get(json, "predicted");
-    int32_t row[3];
+    struct hzp_plan_entry e = from ? *from : (struct hzp_plan_entry){.decode = 0};
+    int32_t row[] = {e.decode, e.prefill, e.train};
+    json_t *plan, *p;
     struct {
         const char *name;
         double *value;
@@ -430,106 +377,128 @@ static int read_entry(const struct reader *r, const json_t *json, struct hzp_pla
                      {"plain_rate", &e.plain_rate},
                      {"goal_ns", &e.goal_ns},
                      {"confirmed", &e.confirmed}};
-    HZP_TRY(read_numbers(r, rows, "a plan's rows", 3, 1 << 24, sizeof(*row), row));
+    HZP_TRY(object(w, entries, NULL, i, &plan));
+    HZP_TRY(wholes(w, plan, "rows", 0, HZP_COUNT(row), 1 << 24, sizeof(*row), row));
+    HZP_TRY(walk_shape(w, plan, &e.shape));
+    HZP_TRY(object(w, plan, "predicted", 0, &p));
+    for (int k = 0; k < HZP_COUNT(predicted); k++)
+        HZP_TRY(real(w, p, predicted[k].name, 0, number_max, predicted[k].value));
+    if (from)
+        return HZP_OK;
     e.decode = row[0];
     e.prefill = row[1];
     e.train = row[2];
-    HZP_TRY(read_shape(r, json, &e.shape));
-    for (int i = 0; i < HZP_COUNT(predicted); i++)
-        HZP_TRY(read_number(r, json_object_get(p, predicted[i].name), predicted[i].name,
-                            predicted[i].value));
-    return hzp_plan_table_set(plans, &e, NULL) < 0 ? wrong(r, "the list of plans") : HZP_OK;
+    return hzp_plan_table_set(plans, &e, NULL) < 0 ? wrong(w, "the list of plans") : HZP_OK;
 }
 
-static int read_head(const struct reader *r, const json_t *root, struct hzp_tables *t)
+/* ---- all of it ---- */
+
+static int walk_shares(const struct walk *w, json_t *root, struct hzp_tables *t)
 {
-    const json_t *shares = json_object_get(root, "shares"), *b = json_object_get(root, "between");
-    const json_t *quiet = json_object_get(root, "quiet");
-    int64_t value;
+    json_t *shares;
+    HZP_TRY(whole(w, root, "threads", 0, 1, INT16_MAX, sizeof(t->threads), &t->threads));
+    if (!w->writes)
+        HZP_TRY(list(w, root, "shares", 0, 1, HZP_SHARES_MAX, &shares, &t->shares));
+    HZP_TRY(wholes(w, root, "shares", 0, t->shares, t->threads, sizeof(*t->cores), t->cores));
+    for (int32_t s = 0; s < t->shares; s++) /* they ascend */
+        if (t->cores[s] <= (s ? t->cores[s - 1] : 0))
+            return wrong(w, "shares");
+    return HZP_OK;
+}
+
+static int walk_head(const struct walk *w, json_t *root, struct hzp_tables *t)
+{
+    json_t *between, *quiet;
     struct {
         const char *name;
         double *value, max;
-    } between[] = {{"gap_inline_ns", &t->gap_inline_ns, time_max_ns},
-                   {"gap_ns", &t->gap_ns, time_max_ns},
-                   {"issue_ns", &t->issue_ns, time_max_ns},
-                   {"handover_ns", &t->handover_ns, time_max_ns},
-                   {"wakeup_ns", &t->wakeup_ns, time_max_ns},
-                   {"plans_ns", &t->plans_ns, INFINITY},
-                   {"items_ns", &t->items_ns, INFINITY}};
-    HZP_TRY(read_text(r, root, "device", t->device, sizeof(t->device)));
-    HZP_TRY(read_text(r, root, "model", t->model, sizeof(t->model)));
-    HZP_TRY(read_text(r, root, "build", t->build, sizeof(t->build)));
-    HZP_TRY(read_text(r, root, "settings", t->settings, sizeof(t->settings)));
-    HZP_TRY(read_number(r, json_object_get(root, "spent_ns"), "spent_ns", &t->spent_ns));
-    HZP_TRY(read_number(r, json_object_get(quiet, "watched_ns"), "watched_ns", &t->watched_ns));
-    HZP_TRY(read_number(r, json_object_get(quiet, "others_ns"), "others_ns", &t->others_ns));
-    HZP_TRY(read_number(r, json_object_get(quiet, "others_max"), "others_max", &t->others_max));
-    if (!json_is_boolean(json_object_get(root, "whole")))
-        return wrong(r, "whole");
-    t->whole = json_is_true(json_object_get(root, "whole"));
-    HZP_TRY(read_int(r, json_object_get(root, "threads"), "threads", 1, INT16_MAX, &value));
-    t->threads = (int32_t)value;
-    if (json_array_size(shares) < 1 || json_array_size(shares) > HZP_SHARES_MAX)
-        return wrong(r, "shares");
-    for (t->shares = 0; t->shares < (int32_t)json_array_size(shares); t->shares++) {
-        int64_t least = t->shares ? t->cores[t->shares - 1] + 1 : 1;
-        HZP_TRY(read_int(r, json_array_get(shares, (size_t)t->shares), "shares", least, t->threads,
-                         &value));
-        t->cores[t->shares] = (int16_t)value;
-    }
-    HZP_TRY(read_int(r, json_object_get(root, "parts"), "parts", 0, 1 << 20, &value));
-    t->parts = (int32_t)value;
-    HZP_TRY(read_int(r, json_object_get(root, "parts_done"), "parts_done", 0, t->parts, &value));
-    t->parts_done = (int32_t)value;
-    for (int i = 0; i < HZP_COUNT(between); i++) {
-        HZP_TRY(
-            read_number(r, json_object_get(b, between[i].name), between[i].name, between[i].value));
-        if (*between[i].value > between[i].max)
-            return wrong(r, between[i].name);
-    }
-    t->led = json_is_true(json_object_get(b, "led"));
-    return HZP_OK;
+    } times[] = {{"gap_inline_ns", &t->gap_inline_ns, time_max_ns},
+                 {"gap_ns", &t->gap_ns, time_max_ns},
+                 {"issue_ns", &t->issue_ns, time_max_ns},
+                 {"handover_ns", &t->handover_ns, time_max_ns},
+                 {"wakeup_ns", &t->wakeup_ns, time_max_ns},
+                 {"plans_ns", &t->plans_ns, number_max},
+                 {"items_ns", &t->items_ns, number_max}};
+    HZP_TRY(text(w, root, "device", t->device, sizeof(t->device)));
+    HZP_TRY(text(w, root, "model", t->model, sizeof(t->model)));
+    HZP_TRY(text(w, root, "build", t->build, sizeof(t->build)));
+    HZP_TRY(text(w, root, "settings", t->settings, sizeof(t->settings)));
+    HZP_TRY(real(w, root, "spent_ns", 0, number_max, &t->spent_ns));
+    HZP_TRY(object(w, root, "quiet", 0, &quiet));
+    HZP_TRY(real(w, quiet, "watched_ns", 0, number_max, &t->watched_ns));
+    HZP_TRY(real(w, quiet, "others_ns", 0, number_max, &t->others_ns));
+    HZP_TRY(real(w, quiet, "others_max", 0, number_max, &t->others_max));
+    HZP_TRY(flag(w, root, "whole", &t->whole));
+    HZP_TRY(walk_shares(w, root, t));
+    HZP_TRY(whole(w, root, "parts", 0, 0, 1 << 20, sizeof(t->parts), &t->parts));
+    HZP_TRY(whole(w, root, "parts_done", 0, 0, t->parts, sizeof(t->parts_done), &t->parts_done));
+    HZP_TRY(object(w, root, "between", 0, &between));
+    for (int i = 0; i < HZP_COUNT(times); i++)
+        HZP_TRY(real(w, between, times[i].name, 0, times[i].max, times[i].value));
+    return flag(w, between, "led", &t->led);
 }
 
-static int read_list(const struct reader *r, const json_t *root, const char *name, size_t max,
-                     const json_t **ret)
-{
-    *ret = json_object_get(root, name);
-    return json_is_array(*ret) && json_array_size(*ret) <= max ? HZP_OK : wrong(r, name);
-}
-
-static int read_all(struct reader *r, const json_t *root, struct hzp_tables *t,
+static int walk_all(struct walk *w, json_t *root, struct hzp_tables *t,
                     struct hzp_plan_table *plans)
 {
-    const json_t *list;
-    int64_t format;
-    if (read_int(r, json_object_get(root, "hzpserve_search"), "format", FORMAT, FORMAT, &format) <
-        0)
-        return hzp_fail(r->reterr, HZP_EFORMAT, "%s: not a file of this version of hzpserve search",
-                        r->path);
-    HZP_TRY(read_head(r, root, t));
-    HZP_TRY(read_text(r, root, "sought", plans->sought, sizeof(plans->sought)));
-    HZP_TRY(read_list(r, root, "curves", CURVES_MAX, &list));
-    for (size_t i = 0; i < json_array_size(list); i++)
-        HZP_TRY(read_curve(r, json_array_get(list, i), t));
-    HZP_TRY(read_list(r, root, "pairs", RATES_MAX, &list));
-    for (size_t i = 0; i < json_array_size(list); i++)
-        HZP_TRY(read_rate(r, json_array_get(list, i), t));
-    HZP_TRY(read_list(r, root, "plans", HZP_PLAN_ENTRIES_MAX, &list));
-    for (size_t i = 0; i < json_array_size(list); i++)
-        HZP_TRY(read_entry(r, json_array_get(list, i), plans));
-    hzp_plan_table_index(plans);
+    const bool writes = w->writes;
+    int32_t format = FORMAT, curves = t->curves, rates = t->rates, entries = plans->entries;
+    json_t *in;
+    if (whole(w, root, "hzpserve_search", 0, FORMAT, FORMAT, sizeof(format), &format) < 0)
+        return hzp_fail(w->reterr, HZP_EFORMAT, "%s: not a file of this version of hzpserve search",
+                        w->path);
+    HZP_TRY(walk_head(w, root, t));
+    HZP_TRY(text(w, root, "sought", plans->sought, sizeof(plans->sought)));
+    HZP_TRY(list(w, root, "curves", 0, 0, CURVES_MAX, &in, &curves));
+    for (int32_t i = 0; i < curves; i++)
+        HZP_TRY(walk_curve(w, in, (size_t)i, writes ? &t->curve[i] : NULL, t));
+    HZP_TRY(list(w, root, "pairs", 0, 0, RATES_MAX, &in, &rates));
+    for (int32_t i = 0; i < rates; i++)
+        HZP_TRY(walk_rate(w, in, (size_t)i, writes ? &t->rate[i] : NULL, t));
+    HZP_TRY(list(w, root, "plans", 0, 0, HZP_PLAN_ENTRIES_MAX, &in, &entries));
+    for (int32_t i = 0; i < entries; i++)
+        HZP_TRY(walk_entry(w, in, (size_t)i, writes ? &plans->entry[i] : NULL, plans));
     return HZP_OK;
+}
+
+int hzp_search_save(const char *path, const struct hzp_tables *tables,
+                    const struct hzp_plan_table *plans, struct hzp_err_text *reterr)
+{
+    const size_t flags = JSON_REAL_PRECISION(12) | JSON_COMPACT | JSON_SORT_KEYS;
+    struct walk w = {.writes = true, .path = path, .reterr = reterr};
+    struct hzp_tables from = *tables; /* what is written is not changed */
+    struct hzp_plan_table table = *plans;
+    char temporary[PATH_MAX];
+    if ((size_t)snprintf(temporary, sizeof(temporary), "%s.%ld", path, (long)getpid()) >=
+        sizeof(temporary))
+        return hzp_fail(reterr, HZP_EINVAL, "%s: too long", path);
+    char *slash = strrchr(temporary, '/');
+    if (slash && slash > temporary) { /* create the file's directory if it is missing */
+        *slash = 0;
+        HZP_TRY(hzp_dir_make(temporary, NULL, reterr));
+        *slash = '/';
+    }
+    json_t *root = json_object();
+    int r = walk_all(&w, root, &from, &table);
+    char *whole_text = r < 0 ? NULL : json_dumps(root, flags);
+    json_decref(root);
+    if (whole_text)
+        r = hzp_file_put_by(path, temporary, 0666, whole_text, strlen(whole_text), reterr);
+    else if (r >= 0)
+        r = hzp_fail(reterr, HZP_ENOMEM, "%s: out of memory", path);
+    free(whole_text);
+    return r;
 }
 
 int hzp_search_load(const char *path, struct hzp_tables *tables, struct hzp_plan_table *plans,
                     struct hzp_err_text *reterr)
 {
-    struct reader r = {path, reterr, 0};
+    struct walk w = {.path = path, .reterr = reterr};
     json_t *root = NULL;
     HZP_TRY(hzp_json_read(path, FILE_MAX, HZP_JSON_UNIQUE, &root, reterr));
-    int result = read_all(&r, root, tables, plans);
+    int result = walk_all(&w, root, tables, plans);
     json_decref(root);
+    hzp_plan_table_index(plans);
     if (result < 0) {
         hzp_tables_fini(tables);
         hzp_plan_table_fini(plans);
