@@ -20,25 +20,6 @@
 
 /* --- Create and destroy ----------------------------------------------------------------------- */
 
-/* Opens the lanes and prepares the shares of all known shapes, so that no step has to wait for
- * that. */
-static int prepare(struct hzp_loop *loop)
-{
-    const struct hzp_loop_config *c = &loop->config;
-    struct hzp_device *dev = c->model->dev;
-    uint32_t lanes = hzp_plan_shape_lanes(c->shape) | hzp_plan_shape_lanes(c->beside);
-    if (c->plans)
-        lanes |= hzp_plan_table_lanes(c->plans);
-    HZP_TRY(hzp_exec_open_lanes(loop->exec, lanes));
-    if (c->shape)
-        hzp_exec_prepare(dev, c->shape);
-    if (c->beside)
-        hzp_exec_prepare(dev, c->beside);
-    for (int32_t i = 0; c->plans && i < c->plans->entries; i++)
-        hzp_exec_prepare(dev, &c->plans->entry[i].shape);
-    return HZP_OK;
-}
-
 /* Makes the variant of the step's serving for another slot of weights.  It uses the step's own
  * arrays: they are cut into nano-batches in the same way again, before the step is issued. */
 static bool variant(void *ctx, const struct hzp_plan *plan, int32_t i, struct hzp_plan *ret)
@@ -68,10 +49,9 @@ static void prepare_graphs(struct hzp_loop *loop)
     if (!loop->config.batch)
         return;
     const struct hzp_loop_config *c = &loop->config;
-    const struct hzp_plan_shapes shapes = {c->shape, c->beside, c->plans};
     struct hzp_graphs_room room = c->graphs;
     room.count = hzp_graphs_count(&c->batch->max, slots, HZP_COUNT(loop->active),
-                                  c->trains ? hzp_plan_shapes_each(&shapes) : 1);
+                                  c->trains ? hzp_plan_shapes_each(&loop->shapes) : 1);
     hzp_exec_prepare_graphs(loop->exec, variant, loop, &room);
 }
 
@@ -95,6 +75,7 @@ int hzp_loop_create(const struct hzp_loop_config *config, struct hzp_loop **ret)
     HZP_ASSERT(config->sources > 0 && config->sources <= HZP_COUNT(config->source));
     struct hzp_loop *loop = hzp_xcalloc(1, sizeof(*loop));
     loop->config = *config;
+    loop->shapes = (struct hzp_plan_shapes){config->shape, config->beside, config->plans};
     for (int i = 0; i < 2; i++)
         hzp_plan_init(&loop->active[i].plan);
     hzp_plan_init(&loop->joined);
@@ -120,7 +101,7 @@ int hzp_loop_create(const struct hzp_loop_config *config, struct hzp_loop **ret)
     if (r >= 0)
         r = open_actives(loop);
     if (r >= 0)
-        r = prepare(loop);
+        r = hzp_exec_open_shapes(loop->exec, &loop->shapes);
     if (r < 0) {
         hzp_loop_destroy(loop);
         return r;
@@ -291,14 +272,13 @@ void hzp_loop_tell_failure(struct hzp_loop *loop, int status)
 int hzp_loop_tell_group(struct hzp_loop *loop, const struct hzp_active_step *active)
 {
     const struct hzp_loop_config *c = &loop->config;
-    const struct hzp_plan_shapes shapes = {c->shape, c->beside, c->plans};
     if (!c->group)
         return HZP_OK;
     struct hzp_step_record record = {.step = active->step.number,
                                      .version = active->step.version->record.id,
                                      .current = active->current,
                                      .plan = hzp_plan_hash(&active->plan),
-                                     .shape = hzp_plan_shapes_number(&shapes, active->shape),
+                                     .shape = hzp_plan_shapes_number(&loop->shapes, active->shape),
                                      .warms = active->warms};
     HZP_ASSERT(active->offer.slices <= 1);
     const struct hzp_slice *slice = active->offer.slices ? &active->offer.slice[0] : NULL;

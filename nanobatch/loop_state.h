@@ -52,6 +52,7 @@ struct hzp_active_step {
 struct hzp_loop {
     /* fixed after create */
     struct hzp_loop_config config;
+    struct hzp_plan_shapes shapes; /* that steps may have: those of the configuration */
     struct hzp_exec *exec;
     bool ahead;
     /* engine thread */

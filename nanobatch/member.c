@@ -70,17 +70,9 @@ static int try_products(struct hzp_member *m)
 
 static int prepare(struct hzp_member *m)
 {
-    const struct hzp_plan_shapes *s = &m->config.shapes;
     struct hzp_device *dev = m->config.model->dev;
-    uint32_t lanes = hzp_plan_shape_lanes(s->shape) | hzp_plan_shape_lanes(s->beside);
-    if (s->plans)
-        lanes |= hzp_plan_table_lanes(s->plans);
     HZP_TRY(hzp_exec_create(dev, &m->exec));
-    HZP_TRY(hzp_exec_open_lanes(m->exec, lanes));
-    const struct hzp_plan_shape *shape;
-    for (int32_t i = 0; hzp_plan_shapes_at(s, i, &shape) || i < 2; i++)
-        if (shape)
-            hzp_exec_prepare(dev, shape);
+    HZP_TRY(hzp_exec_open_shapes(m->exec, &m->config.shapes));
     m->at[0].batch = m->config.batch;
     HZP_TRY(hzp_batch_create(dev, &m->config.batch->max, &m->at[1].batch));
     for (int i = 0; i < HZP_COUNT(m->at); i++)

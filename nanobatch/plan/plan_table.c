@@ -4,6 +4,7 @@
 #include "nanobatch/plan/plan.h"
 
 #include <math.h>
+#include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -156,59 +157,50 @@ int32_t hzp_plan_table_ride(const struct hzp_plan_table *t)
 }
 
 /* Appends to text, which holds HZP_SHAPE_TEXT bytes. */
-static void append(char *text, const char *more)
+__attribute__((format(printf, 2, 3))) static void append(char *text, const char *format, ...)
 {
     size_t at = strlen(text);
-    snprintf(text + at, HZP_SHAPE_TEXT - at, "%s", more);
+    va_list args;
+    va_start(args, format);
+    vsnprintf(text + at, HZP_SHAPE_TEXT - at, format, args);
+    va_end(args);
 }
 
-/* Appends the nano-batches whose rows the ranks divide. */
+/* The nano-batches whose rows the ranks divide. */
 static void append_divided(char *text, const struct hzp_plan_shape *s)
 {
-    char part[32] = "";
-    int32_t count = 0;
+    int32_t count = 0, named = 0;
     for (int32_t i = 0; i < s->nanos; i++)
-        if (s->reduce[i] == HZP_REDUCE_SCATTERED) {
-            size_t at = strlen(part);
-            snprintf(part + at, sizeof(part) - at, "%s%d", count ? "," : "", i);
-            count++;
-        }
-    if (!count)
-        return;
-    append(text, ", rows divided");
-    if (count < s->nanos) {
-        append(text, " of ");
-        append(text, part);
-    }
+        count += s->reduce[i] == HZP_REDUCE_SCATTERED;
+    if (count)
+        append(text, ", rows divided%s", count < s->nanos ? " of " : "");
+    for (int32_t i = 0; i < s->nanos && count < s->nanos; i++)
+        if (s->reduce[i] == HZP_REDUCE_SCATTERED)
+            append(text, "%s%d", named++ ? "," : "", i);
 }
 
 /* How many parts each stage of a layer has, if they differ. */
 static void append_parts(char *text, const struct hzp_plan_shape *s)
 {
-    char part[32];
     uint8_t joined = 0;
     for (int k = 0; k < HZP_STAGE_COUNT; k++)
         joined |= s->joined[k];
     for (int k = 0; k < HZP_STAGE_COUNT && joined; k++) {
         enum hzp_layer_stage stage = (enum hzp_layer_stage)k;
-        snprintf(part, sizeof(part), "%s %s %d", k ? "," : ", parts of",
-                 hzp_layer_stage_name(stage), hzp_plan_shape_parts(s, stage));
-        append(text, part);
+        append(text, "%s %s %d", k ? "," : ", parts of", hzp_layer_stage_name(stage),
+               hzp_plan_shape_parts(s, stage));
     }
 }
 
-/* Appends how many cores the ops of which nano-batches use at most. */
+/* How many cores the ops of which nano-batches use at most. */
 static void append_cores(char *text, const struct hzp_plan_shape *s)
 {
-    char part[48];
     bool first = true;
     for (int32_t i = 0; i < s->nanos; i++) {
         const int16_t *c = s->cores[i];
         if (!(c[0] | c[1] | c[2] | c[3]))
             continue;
-        snprintf(part, sizeof(part), "%s %d:%d/%d/%d/%d", first ? ", cores" : "", i, c[0], c[1],
-                 c[2], c[3]);
-        append(text, part);
+        append(text, "%s %d:%d/%d/%d/%d", first ? ", cores" : "", i, c[0], c[1], c[2], c[3]);
         first = false;
     }
 }
@@ -216,62 +208,35 @@ static void append_cores(char *text, const struct hzp_plan_shape *s)
 const char *hzp_plan_shape_text(const struct hzp_plan_shape *s, char *text)
 {
     static const char *const order[] = {"strands", "layers", "skewed"};
-    char part[64];
-    bool used[HZP_LANE_COUNT] = {false};
-    int lanes = 0;
-    for (int32_t i = 0; i < s->nanos; i++)
-        for (int k = 0; k < HZP_KIND_COUNT; k++)
-            used[s->lane[i][k]] = true;
-    for (int k = 0; k < HZP_KIND_COUNT; k++)
-        used[s->train_lane[k]] = true;
-    for (int l = 0; l < HZP_LANE_COUNT; l++)
-        lanes += used[l];
+    const uint8_t *train = s->train_lane;
+    uint32_t used = hzp_plan_shape_serves(s) | hzp_plan_shape_trains(s);
+    int lanes = __builtin_popcount(used);
     text[0] = 0;
     if (s->nanos == 1)
         append(text, "1 nano-batch");
-    for (int32_t i = 0; i < s->nanos && s->nanos > 1; i++) {
-        snprintf(part, sizeof(part), "%s%d", i ? ":" : "", s->weight[i]);
-        append(text, part);
-    }
-    if (s->nanos > 1) {
-        snprintf(part, sizeof(part), " in %s", order[s->order]);
-        append(text, part);
-    }
+    for (int32_t i = 0; i < s->nanos && s->nanos > 1; i++)
+        append(text, "%s%d", i ? ":" : "", s->weight[i]);
+    if (s->nanos > 1)
+        append(text, " in %s", order[s->order]);
     append_parts(text, s);
-    if (s->ride) {
-        snprintf(part, sizeof(part), ", training rides by %d rows", s->ride);
-        append(text, part);
-    }
+    if (s->ride)
+        append(text, ", training rides by %d rows", s->ride);
     append_divided(text, s);
-    if (s->network_lane != HZP_LANE_COMPUTE) {
-        snprintf(part, sizeof(part), ", collectives on %s",
-                 hzp_lane_name_text((enum hzp_lane_name)s->network_lane));
-        append(text, part);
-    }
-    if (lanes == 1) {
+    if (s->network_lane != HZP_LANE_COMPUTE)
+        append(text, ", collectives on %s",
+               hzp_lane_name_text((enum hzp_lane_name)s->network_lane));
+    if (lanes == 1)
         append(text, ", one lane");
-        append_cores(text, s);
-        return text;
-    }
-    for (int32_t i = 0; i < s->nanos; i++) {
-        snprintf(part, sizeof(part), "%c%d%d%d%d", i ? ' ' : ',', s->lane[i][0], s->lane[i][1],
-                 s->lane[i][2], s->lane[i][3]);
-        append(text, i ? part : ", lanes");
-        if (!i) {
-            part[0] = ' ';
-            append(text, part);
-        }
-    }
+    for (int32_t i = 0; i < s->nanos && lanes > 1; i++)
+        append(text, "%s %d%d%d%d", i ? "" : ", lanes", s->lane[i][0], s->lane[i][1], s->lane[i][2],
+               s->lane[i][3]);
     append_cores(text, s);
-    snprintf(part, sizeof(part), ", training %d%d%d%d", s->train_lane[0], s->train_lane[1],
-             s->train_lane[2], s->train_lane[3]);
-    append(text, part);
-    append(text, ", shares");
+    if (lanes == 1)
+        return text;
+    append(text, ", training %d%d%d%d, shares", train[0], train[1], train[2], train[3]);
     for (int l = 0; l < HZP_LANE_COUNT; l++)
-        if (used[l]) {
-            snprintf(part, sizeof(part), " %d=%d", l, s->share[l]);
-            append(text, part);
-        }
+        if (used >> l & 1)
+            append(text, " %d=%d", l, s->share[l]);
     return text;
 }
 

@@ -136,15 +136,26 @@ int64_t hzp_plan_shape_runs(const struct hzp_plan_shape *shape, int32_t layers)
     return runs;
 }
 
-bool hzp_plan_shape_beside(const struct hzp_plan_shape *shape)
+uint32_t hzp_plan_shape_serves(const struct hzp_plan_shape *shape)
 {
-    bool used[HZP_LANE_COUNT] = {false}, beside = false;
+    uint32_t lanes = 0;
     for (int32_t i = 0; i < shape->nanos; i++)
         for (int k = 0; k < HZP_KIND_COUNT; k++)
-            used[shape->lane[i][k]] = true;
+            lanes |= 1u << shape->lane[i][k];
+    return lanes;
+}
+
+uint32_t hzp_plan_shape_trains(const struct hzp_plan_shape *shape)
+{
+    uint32_t lanes = 0;
     for (int k = 0; k < HZP_KIND_COUNT; k++)
-        beside |= !used[shape->train_lane[k]];
-    return beside;
+        lanes |= 1u << shape->train_lane[k];
+    return lanes;
+}
+
+bool hzp_plan_shape_beside(const struct hzp_plan_shape *shape)
+{
+    return hzp_plan_shape_trains(shape) & ~hzp_plan_shape_serves(shape);
 }
 
 void hzp_plan_for_training(struct hzp_plan *plan, const struct hzp_plan_shape *shape)

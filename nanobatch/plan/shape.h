@@ -112,6 +112,11 @@ uint32_t hzp_plan_shape_lanes(const struct hzp_plan_shape *shape);
  * of decode rows on one rank has in a model of so many layers: 1 for the sequential shape. */
 int64_t hzp_plan_shape_runs(const struct hzp_plan_shape *shape, int32_t layers);
 
+/* The lanes that the shape names for serving's items, and for training's: bit l for enum
+ * hzp_lane_name l. */
+uint32_t hzp_plan_shape_serves(const struct hzp_plan_shape *shape);
+uint32_t hzp_plan_shape_trains(const struct hzp_plan_shape *shape);
+
 /* Whether training has a lane that serving does not use, so that the two run at the same time. */
 bool hzp_plan_shape_beside(const struct hzp_plan_shape *shape);
 

@@ -86,10 +86,8 @@ struct hzp_flight {
     const struct hzp_plan *plan;
     struct hzp_plan_ends last;                               /* the plan's last items */
     struct hzp_fence *end[HZP_TENANT_COUNT][HZP_LANE_COUNT]; /* recorded behind those */
-    struct hzp_fence **fence; /* [fences]: one for each item that another lane waits for */
-    int32_t fences, fences_room;
-    int32_t *fence_of;     /* [items_room]: -1, or the index of the item's fence */
-    struct hzp_span *span; /* [items_room] */
+    struct hzp_plan_fences fences; /* of items that another lane waits for */
+    struct hzp_span *span;         /* [items_room] */
     int32_t items_room;
     struct hzp_graph_part graphed; /* the items issued as one graph; from == to: none */
     struct hzp_span graph;         /* when the graph ran */
@@ -185,13 +183,10 @@ void hzp_flight_close(struct hzp_flight *f)
 {
     if (!f)
         return;
-    for (int32_t i = 0; i < f->fences_room; i++)
-        hzp_fence_close(f->fence[i]);
+    hzp_plan_fences_close(&f->fences);
     for (int t = 0; t < HZP_TENANT_COUNT; t++)
         for (int l = 0; l < HZP_LANE_COUNT; l++)
             hzp_fence_close(f->end[t][l]);
-    free(f->fence);
-    free(f->fence_of);
     free(f->span);
     free(f);
 }
@@ -335,6 +330,19 @@ void hzp_exec_prepare(struct hzp_device *dev, const struct hzp_plan_shape *shape
     }
 }
 
+int hzp_exec_open_shapes(struct hzp_exec *e, const struct hzp_plan_shapes *shapes)
+{
+    const struct hzp_plan_shape *shape;
+    uint32_t lanes = 0;
+    for (int32_t i = 0; hzp_plan_shapes_at(shapes, i, &shape) || i < 2; i++)
+        lanes |= hzp_plan_shape_lanes(shape);
+    HZP_TRY(hzp_exec_open_lanes(e, lanes));
+    for (int32_t i = 0; hzp_plan_shapes_at(shapes, i, &shape) || i < 2; i++)
+        if (shape)
+            hzp_exec_prepare(e->dev, shape);
+    return HZP_OK;
+}
+
 /* Runs the items one after another on the calling thread: the lanes have no queues. */
 static int run_immediate(struct hzp_exec *e, const struct hzp_plan *plan, struct hzp_flight *f)
 {
@@ -348,31 +356,6 @@ static int run_immediate(struct hzp_exec *e, const struct hzp_plan *plan, struct
         before = now;
     }
     return HZP_OK;
-}
-
-static int open_fences(struct hzp_exec *e, struct hzp_flight *f, int32_t count)
-{
-    while (f->fences_room < count) {
-        f->fence = hzp_xrealloc(f->fence, ((size_t)f->fences_room + 1) * sizeof(*f->fence));
-        HZP_TRY(hzp_fence_open(e->dev, &f->fence[f->fences_room]));
-        f->fences_room++;
-    }
-    return HZP_OK;
-}
-
-/* Assigns a fence to every item that an item on another lane waits for. */
-static int assign_fences(struct hzp_exec *e, const struct hzp_plan *plan, struct hzp_flight *f)
-{
-    f->fences = 0;
-    for (int32_t i = 0; i < plan->items; i++) {
-        f->fence_of[i] = -1;
-        for (int32_t k = 0; k < plan->item[i].waits; k++) {
-            int32_t w = plan->wait[plan->item[i].wait0 + k];
-            if (plan->item[w].lane != plan->item[i].lane && f->fence_of[w] < 0)
-                f->fence_of[w] = f->fences++;
-        }
-    }
-    return open_fences(e, f, f->fences);
 }
 
 /* Makes a tenant's first item on a lane wait for the older plan, as hzp_plan_join describes. */
@@ -393,14 +376,14 @@ static int issue_item(struct hzp_exec *e, const struct hzp_plan *plan, int32_t i
     for (int32_t k = 0; k < item->waits; k++) {
         int32_t w = plan->wait[item->wait0 + k];
         if (plan->item[w].lane != item->lane)
-            HZP_TRY(hzp_lane_wait(lane, f->fence[f->fence_of[w]]));
+            HZP_TRY(hzp_lane_wait(lane, f->fences.fence[f->fences.of[w]]));
     }
     if (e->timed)
         HZP_TRY(hzp_lane_time(lane, &f->span[i]));
     hzp_lane_limit(lane, item->cores);
     HZP_TRY(hzp_lane_issue(lane, item->op, item->args));
-    if (f->fence_of[i] >= 0)
-        HZP_TRY(hzp_fence_record(f->fence[f->fence_of[i]], lane));
+    if (f->fences.of[i] >= 0)
+        HZP_TRY(hzp_fence_record(f->fences.fence[f->fences.of[i]], lane));
     for (int t = 0; t < HZP_TENANT_COUNT; t++)
         if (f->last.item[t][item->lane] == i)
             HZP_TRY(hzp_fence_record(f->end[t][item->lane], lane));
@@ -419,7 +402,7 @@ static int issue_graph(struct hzp_exec *e, const struct hzp_plan *plan, struct h
         for (int32_t k = 0; k < plan->item[i].waits; k++) {
             int32_t w = plan->wait[plan->item[i].wait0 + k];
             if (w < part->from && plan->item[w].lane != first->lane)
-                HZP_TRY(hzp_lane_wait(e->lane[first->lane], f->fence[f->fence_of[w]]));
+                HZP_TRY(hzp_lane_wait(e->lane[first->lane], f->fences.fence[f->fences.of[w]]));
         }
     int r = hzp_graphs_issue(e->graphs, plan, part, e->lane, e->share, e->timed ? &f->graph : NULL);
     if (r <= 0)
@@ -428,8 +411,9 @@ static int issue_graph(struct hzp_exec *e, const struct hzp_plan *plan, struct h
     for (int32_t i = part->to; i < plan->items; i++)
         for (int32_t k = 0; k < plan->item[i].waits; k++) {
             int32_t w = plan->wait[plan->item[i].wait0 + k];
-            if (w >= part->from && w < part->to && f->fence_of[w] >= 0)
-                HZP_TRY(hzp_fence_record(f->fence[f->fence_of[w]], e->lane[plan->item[w].lane]));
+            if (w >= part->from && w < part->to && f->fences.of[w] >= 0)
+                HZP_TRY(hzp_fence_record(f->fences.fence[f->fences.of[w]],
+                                         e->lane[plan->item[w].lane]));
         }
     for (int l = 0; l < HZP_LANE_COUNT; l++)
         if (f->last.item[HZP_TENANT_SERVE][l] >= part->from)
@@ -443,7 +427,7 @@ static int queue_up(struct hzp_exec *e, const struct hzp_plan *plan, struct hzp_
     struct hzp_plan_ends first;
     struct hzp_graph_part part;
     hzp_plan_firsts(plan, &first);
-    HZP_TRY(assign_fences(e, plan, f));
+    HZP_TRY(hzp_plan_fences_assign(&f->fences, e->dev, plan, 0, plan->items, 0));
     bool fits = hzp_graphs_fit(e->graphs, plan, &part);
     for (int32_t i = 0; i < plan->items; i++) {
         const struct hzp_item *item = &plan->item[i];
@@ -461,21 +445,10 @@ static int queue_up(struct hzp_exec *e, const struct hzp_plan *plan, struct hzp_
     return HZP_OK;
 }
 
-static void make_room(struct hzp_flight *f, const struct hzp_plan *plan)
-{
-    if (f->items_room >= plan->items)
-        return;
-    f->items_room = plan->items + plan->items / 2;
-    f->fence_of = hzp_xrealloc(f->fence_of, (size_t)f->items_room * sizeof(*f->fence_of));
-    f->span = hzp_xrealloc(f->span, (size_t)f->items_room * sizeof(*f->span));
-}
-
 int hzp_flight_reserve(struct hzp_flight *f, const struct hzp_plan *plan, int32_t more)
 {
-    make_room(f, plan);
-    HZP_TRY(assign_fences(f->exec, plan, f));
-    if (f->fences > 0)
-        HZP_TRY(open_fences(f->exec, f, f->fences + more));
+    f->span = hzp_xgrow(f->span, &f->items_room, plan->items, sizeof(*f->span));
+    HZP_TRY(hzp_plan_fences_assign(&f->fences, f->exec->dev, plan, 0, plan->items, more));
     return hzp_graphs_reserve(f->exec->graphs, plan, more);
 }
 
@@ -511,7 +484,7 @@ int hzp_exec_issue(struct hzp_exec *e, const struct hzp_plan *plan, struct hzp_f
                    const struct hzp_flight *older)
 {
     hzp_assert_engine_thread();
-    make_room(f, plan);
+    f->span = hzp_xgrow(f->span, &f->items_room, plan->items, sizeof(*f->span));
     f->plan = plan;
     f->graphed = (struct hzp_graph_part){0, 0};
     hzp_plan_lasts(plan, &f->last);

@@ -22,7 +22,7 @@
 #pragma once
 
 #include "nanobatch/plan/plan.h"
-#include "nanobatch/plan/shape.h"
+#include "nanobatch/plan/plan_table.h"
 #include "nanobatch/run/graphs.h"
 #include "nanobatch/time/op_times.h"
 
@@ -44,6 +44,10 @@ int hzp_exec_open_lanes(struct hzp_exec *exec, uint32_t lanes);
 /* Prepares the device for the lanes' shares in steps of this shape, which takes time: call it
  * before the loop runs. */
 void hzp_exec_prepare(struct hzp_device *dev, const struct hzp_plan_shape *shape);
+
+/* Opens the lanes of all shapes that steps may have, and prepares the device for them, so that no
+ * step has to wait for that. */
+int hzp_exec_open_shapes(struct hzp_exec *exec, const struct hzp_plan_shapes *shapes);
 
 /* Sets how decode steps are captured with all their variants, and the room for them (graphs.h:
  * hzp_graphs_prepare). */

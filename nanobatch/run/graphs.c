@@ -43,10 +43,7 @@ struct hzp_graphs {
     uint64_t clock;
     unsigned char *key; /* key of the current step */
     size_t size, room;
-    struct hzp_fence **fence; /* [fences] between the lanes of a capture */
-    int32_t fences;
-    int32_t *fence_of; /* [items_room] for the current plan: -1, or the index of the item's fence */
-    int32_t items_room;
+    struct hzp_plan_fences fences; /* between the lanes of a capture */
     struct refused refused[REFUSED_MAX];
     int32_t refused_next;  /* the oldest, overwritten next */
     bool steady;           /* captures are rationed */
@@ -65,6 +62,34 @@ union args {
     struct hzp_project_args project;
     unsigned char bytes[320];
 };
+
+int hzp_plan_fences_assign(struct hzp_plan_fences *f, struct hzp_device *dev,
+                           const struct hzp_plan *plan, int32_t from, int32_t to, int32_t more)
+{
+    int32_t used = 0;
+    f->of = hzp_xgrow(f->of, &f->of_room, plan->items, sizeof(*f->of));
+    for (int32_t i = from; i < to; i++) {
+        f->of[i] = -1;
+        for (int32_t k = 0; k < plan->item[i].waits; k++) {
+            int32_t w = plan->wait[plan->item[i].wait0 + k];
+            if (w >= from && plan->item[w].lane != plan->item[i].lane && f->of[w] < 0)
+                f->of[w] = used++;
+        }
+    }
+    int32_t wanted = used ? used + more : 0;
+    f->fence = hzp_xgrow(f->fence, &f->room, wanted, sizeof(*f->fence));
+    for (; f->opened < wanted; f->opened++)
+        HZP_TRY(hzp_fence_open(dev, &f->fence[f->opened]));
+    return HZP_OK;
+}
+
+void hzp_plan_fences_close(struct hzp_plan_fences *f)
+{
+    for (int32_t i = 0; i < f->opened; i++)
+        hzp_fence_close(f->fence[i]);
+    free(f->fence);
+    free(f->of);
+}
 
 struct hzp_graphs *hzp_graphs_create(struct hzp_device *dev)
 {
@@ -118,13 +143,10 @@ void hzp_graphs_destroy(struct hzp_graphs *g)
         return;
     for (int32_t i = 0; i < g->room_max; i++)
         drop(g, &g->kept[i]);
-    for (int32_t i = 0; i < g->fences; i++)
-        hzp_fence_close(g->fence[i]);
+    hzp_plan_fences_close(&g->fences);
     hzp_plan_fini(&g->variant_plan);
     free(g->kept);
     free(g->seen);
-    free(g->fence);
-    free(g->fence_of);
     free(g->key);
     free(g);
 }
@@ -330,38 +352,6 @@ static struct kept *place(struct hzp_graphs *g, size_t bytes, const struct kept 
     return room ? free_place(g) : NULL;
 }
 
-static int open_fences(struct hzp_graphs *g, int32_t count)
-{
-    while (g->fences < count) {
-        g->fence = hzp_xrealloc(g->fence, ((size_t)g->fences + 1) * sizeof(*g->fence));
-        HZP_TRY(hzp_fence_open(g->dev, &g->fence[g->fences]));
-        g->fences++;
-    }
-    return HZP_OK;
-}
-
-/* Assigns a fence to each item of the part that another lane's item within the part waits for;
- * *ret_count: how many. */
-static int assign_fences(struct hzp_graphs *g, const struct hzp_plan *plan,
-                         const struct hzp_graph_part *part, int32_t *ret_count)
-{
-    int32_t count = 0;
-    if (g->items_room < plan->items) {
-        g->items_room = plan->items + plan->items / 2;
-        g->fence_of = hzp_xrealloc(g->fence_of, (size_t)g->items_room * sizeof(*g->fence_of));
-    }
-    for (int32_t i = part->from; i < part->to; i++) {
-        g->fence_of[i] = -1;
-        for (int32_t k = 0; k < plan->item[i].waits; k++) {
-            int32_t w = plan->wait[plan->item[i].wait0 + k];
-            if (w >= part->from && plan->item[w].lane != plan->item[i].lane && g->fence_of[w] < 0)
-                g->fence_of[w] = count++;
-        }
-    }
-    *ret_count = count;
-    return open_fences(g, count);
-}
-
 /* The lanes that a part uses, in the order of their first items; returns how many. */
 static int lanes_of(const struct hzp_plan *plan, const struct hzp_graph_part *part,
                     struct hzp_lane *const lane[HZP_LANE_COUNT],
@@ -395,7 +385,7 @@ static int32_t count_pieces(const struct hzp_graphs *g, const struct hzp_plan *p
                 begun[item->lane] = false;
         }
         pieces += !begun[item->lane];
-        begun[item->lane] = g->fence_of[i] < 0;
+        begun[item->lane] = g->fences.of[i] < 0;
     }
     return pieces;
 }
@@ -409,13 +399,14 @@ static int capture_item(struct hzp_graphs *g, const struct hzp_plan *plan, int32
         int32_t w = plan->wait[item->wait0 + k];
         if (w >= from &&
             plan->item[w].lane != item->lane) /* all lanes start after the items before the part */
-            HZP_TRY(hzp_lane_wait(lane[item->lane], g->fence[g->fence_of[w]]));
+            HZP_TRY(hzp_lane_wait(lane[item->lane], g->fences.fence[g->fences.of[w]]));
     }
     normal(item, &args);
     hzp_lane_limit(lane[item->lane], item->cores);
     HZP_TRY(hzp_lane_issue(lane[item->lane], item->op, args.bytes));
-    return g->fence_of[i] < 0 ? HZP_OK
-                              : hzp_fence_record(g->fence[g->fence_of[i]], lane[item->lane]);
+    return g->fences.of[i] < 0
+               ? HZP_OK
+               : hzp_fence_record(g->fences.fence[g->fences.of[i]], lane[item->lane]);
 }
 
 static int capture(struct hzp_graphs *g, const struct hzp_plan *plan,
@@ -479,8 +470,8 @@ static struct kept *keep_one(struct hzp_graphs *g, uint64_t h, const struct hzp_
 {
     struct hzp_graph *graph = NULL;
     int32_t nodes = part->to - part->from;
-    int32_t fences;
-    if (is_refused(g, h) || assign_fences(g, plan, part, &fences) < 0)
+    if (is_refused(g, h) ||
+        hzp_plan_fences_assign(&g->fences, g->dev, plan, part->from, part->to, 0) < 0)
         return NULL;
     int32_t pieces = count_pieces(g, plan, part, lane);
     size_t bytes = (size_t)pieces * g->limits.graph + (size_t)nodes * g->limits.node;
@@ -537,11 +528,7 @@ static struct kept *keep(struct hzp_graphs *g, uint64_t h, const struct hzp_plan
 
 int hzp_graphs_reserve(struct hzp_graphs *g, const struct hzp_plan *plan, int32_t more)
 {
-    int32_t fences;
-    if (!g)
-        return HZP_OK;
-    HZP_TRY(assign_fences(g, plan, &(struct hzp_graph_part){0, plan->items}, &fences));
-    return fences ? open_fences(g, fences + more) : HZP_OK;
+    return g ? hzp_plan_fences_assign(&g->fences, g->dev, plan, 0, plan->items, more) : HZP_OK;
 }
 
 void hzp_graphs_make(struct hzp_graphs *g, const struct hzp_plan *plan,

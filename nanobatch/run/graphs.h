@@ -34,6 +34,19 @@
 #include "nanobatch/model/batch.h"
 #include "nanobatch/plan/plan.h"
 
+/* A fence for each item of a plan that an item on another lane waits for.  Fences are opened when
+ * they are first needed, and kept.  All 0: none. */
+struct hzp_plan_fences {
+    struct hzp_fence **fence; /* [opened] */
+    int32_t *of;              /* [of_room]: of each item -1, or the index of its fence */
+    int32_t opened, room, of_room;
+};
+/* Assigns them to items [from, to), of those that wait for each other, and opens `more` than that
+ * if there are any.  HZP_ENOMEM, HZP_EDEVICE. */
+int hzp_plan_fences_assign(struct hzp_plan_fences *f, struct hzp_device *dev,
+                           const struct hzp_plan *plan, int32_t from, int32_t to, int32_t more);
+void hzp_plan_fences_close(struct hzp_plan_fences *f);
+
 struct hzp_graphs;
 
 /* NULL: the device has no graphs, or they are off. */

@@ -313,18 +313,11 @@ static bool shares_cores(const struct hzp_search *s)
 /* Sets each used lane's share; false: the device has too few cores (SMs). */
 static bool shares_fit(const struct hzp_search *s, struct hzp_plan_shape *shape)
 {
-    bool used[HZP_LANE_COUNT] = {false};
-    int32_t lanes = 0, sum = 0, threads = s->config.tables->threads;
-    for (int32_t i = 0; i < shape->nanos; i++)
-        for (int k = 0; k < HZP_KIND_COUNT; k++)
-            used[shape->lane[i][k]] = true;
-    for (int k = 0; k < HZP_KIND_COUNT && s->trains; k++)
-        used[shape->train_lane[k]] = true;
-    for (int l = 0; l < HZP_LANE_COUNT; l++) {
-        lanes += used[l];
-        if (!used[l])
+    uint32_t used = hzp_plan_shape_serves(shape) | (s->trains ? hzp_plan_shape_trains(shape) : 0);
+    int32_t lanes = __builtin_popcount(used), sum = 0, threads = s->config.tables->threads;
+    for (int l = 0; l < HZP_LANE_COUNT; l++)
+        if (!(used >> l & 1))
             shape->share[l] = 0;
-    }
     if (lanes <= 1 || s->config.tables->shares < 2) { /* one lane, or a device without shares */
         int16_t own = shape->share[HZP_LANE_COMPUTE];
         memset(shape->share, 0, sizeof(shape->share));
@@ -335,7 +328,7 @@ static bool shares_fit(const struct hzp_search *s, struct hzp_plan_shape *shape)
     if (lanes > threads)
         return false;
     for (int l = 0; l < HZP_LANE_COUNT; l++) {
-        if (used[l] && shape->share[l] == 0)
+        if (used >> l & 1 && shape->share[l] == 0)
             shape->share[l] = (int16_t)HZP_MAX(threads / lanes, 1);
         if (shape->share[l] > threads)
             return false;
