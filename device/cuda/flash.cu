@@ -116,25 +116,6 @@ static __device__ __forceinline__ void tile_times(float (&c)[8][4], const float 
         }
 }
 
-template <int D>
-static __device__ __forceinline__ void tile_weigh(flash_state<D> &s, uint32_t v_tile,
-                                                  const float (&c)[8][4])
-{
-#pragma unroll
-    for (int k = 0; k < 4; k++) {
-        uint32_t a0 = pack(c[2 * k][0], c[2 * k][1]), a1 = pack(c[2 * k][2], c[2 * k][3]);
-        uint32_t a2 = pack(c[2 * k + 1][0], c[2 * k + 1][1]);
-        uint32_t a3 = pack(c[2 * k + 1][2], c[2 * k + 1][3]);
-#pragma unroll
-        for (int n = 0; n < D / 16; n++) {
-            uint32_t b[4];
-            load_b_cols<D>(b, v_tile, 16 * k, n);
-            mma(s.o[2 * n], a0, a1, a2, a3, b[0], b[1]);
-            mma(s.o[2 * n + 1], a0, a1, a2, a3, b[2], b[3]);
-        }
-    }
-}
-
 /* Rows r0 and r0 + 8 of the batch (this lane's part); there: how many rows from r0 exist. */
 template <int D>
 static __device__ __forceinline__ void tile_finish(const flash_args &a, flash_state<D> &s,
@@ -252,7 +233,7 @@ static __global__ void __launch_bounds__(FLASH_THREADS, 2) flash(flash_args a)
         tile_weights<D>(s, c, a.scale, a.window > 0 ? seen - a.window : -8, seen);
         if constexpr (S::CODES)
             tile_times(c, m.scale[1]);
-        tile_weigh<D>(s, v_tile + turn * BYTES, c);
+        product_cols<D>(s.o, c, v_tile + turn * BYTES, 0);
         if constexpr (!S::CODES)
             __syncthreads(); /* all warps have read the tile before it is filled again */
     }

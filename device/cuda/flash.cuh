@@ -119,6 +119,26 @@ static __device__ __forceinline__ void tile_widen(uint16_t *tile, const uint8_t 
     }
 }
 
+/* sum += c (16 by 8 N, rounded to bf16) times rows row0 .. row0+8N-1 of the tile. */
+template <int D, int N>
+static __device__ __forceinline__ void product_cols(float (&sum)[D / 8][4], const float (&c)[N][4],
+                                                    uint32_t tile, int row0)
+{
+#pragma unroll
+    for (int k = 0; k < N / 2; k++) {
+        uint32_t a0 = pack(c[2 * k][0], c[2 * k][1]), a1 = pack(c[2 * k][2], c[2 * k][3]);
+        uint32_t a2 = pack(c[2 * k + 1][0], c[2 * k + 1][1]);
+        uint32_t a3 = pack(c[2 * k + 1][2], c[2 * k + 1][3]);
+#pragma unroll
+        for (int n = 0; n < D / 16; n++) {
+            uint32_t y[4];
+            load_b_cols<D>(y, tile, row0 + 16 * k, n);
+            mma(sum[2 * n], a0, a1, a2, a3, y[0], y[1]);
+            mma(sum[2 * n + 1], a0, a1, a2, a3, y[2], y[3]);
+        }
+    }
+}
+
 /* Whether the fast kernels can handle a matrix: 16-byte columns and heads of a supported width. */
 static inline bool flash_fits(const struct hzp_mat *m, int dim)
 {
