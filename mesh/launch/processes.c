@@ -166,15 +166,17 @@ struct team {
     int ranks;
     char **argv;
     char program[4096], folder[64];
-    pid_t *pid;         /* [ranks]; 0: has ended */
-    int64_t *left;      /* [ranks]; how often it may be started again */
-    uint64_t *due_ns;   /* [ranks]; when it is to be started again; 0: it is not */
-    uint64_t *begun_ns; /* [ranks]; when it was started */
-    int *quick;         /* [ranks]; how often in a row it has ended soon */
-    bool together;      /* without one of them, all others must end */
-    uint64_t lost_ns;   /* then: when one was lost, which ends those that began before; 0: never */
-    bool asked;         /* to end */
-    int kept;           /* rank 0's socket; -1: none */
+    struct place {
+        pid_t pid;         /* 0: has ended */
+        int64_t left;      /* how often it may be started again */
+        uint64_t due_ns;   /* when it is to be started again; 0: it is not */
+        uint64_t begun_ns; /* when it was started */
+        int quick;         /* how often in a row it has ended soon */
+    } * place;             /* [ranks] */
+    bool together;         /* without one of them, all others must end */
+    uint64_t lost_ns; /* then: when one was lost, which ends those that began before; 0: never */
+    bool asked;       /* to end */
+    int kept;         /* rank 0's socket; -1: none */
     struct relay relay;
     struct hzp_life *life;
     int status;     /* rank 0's */
@@ -205,13 +207,13 @@ HZP_NORETURN static void become_rank(struct team *team, int rank)
 
 static int start(struct team *team, int rank, struct hzp_err_text *reterr)
 {
-    team->begun_ns[rank] = hzp_now_ns();
-    team->pid[rank] = fork();
-    if (team->pid[rank] == 0)
+    team->place[rank].begun_ns = hzp_now_ns();
+    team->place[rank].pid = fork();
+    if (team->place[rank].pid == 0)
         become_rank(team, rank);
-    if (team->pid[rank] > 0)
+    if (team->place[rank].pid > 0)
         return HZP_OK;
-    team->pid[rank] = 0;
+    team->place[rank].pid = 0;
     return hzp_fail(reterr, HZP_EIO, "--ranks: cannot start a process: %s", strerror(errno));
 }
 
@@ -233,16 +235,23 @@ const char *hzp_launch_kept_url(void)
     return getenv(url_variable);
 }
 
+/* Keeps the socket fd, under a number that no child replaces. */
+static int keep_as(struct team *team, int fd, struct hzp_err_text *reterr)
+{
+    team->kept = fcntl(fd, F_DUPFD_CLOEXEC, KEPT_LEAST);
+    close(fd);
+    return team->kept >= 0 ? HZP_OK
+                           : hzp_fail(reterr, HZP_EIO, "--port: the socket cannot be kept: %s",
+                                      strerror(errno));
+}
+
 static int keep_socket(struct team *team, const struct hzp_launch_keep *keep, bool relayed,
                        struct hzp_err_text *reterr)
 {
     struct relay *relay = &team->relay;
     int fd;
     HZP_TRY(keep->open(keep->ctx, &fd, relay->url, sizeof(relay->url), reterr));
-    team->kept = fcntl(fd, F_DUPFD_CLOEXEC, KEPT_LEAST);
-    close(fd);
-    if (team->kept < 0)
-        return hzp_fail(reterr, HZP_EIO, "--port: the socket cannot be kept: %s", strerror(errno));
+    HZP_TRY(keep_as(team, fd, reterr));
     if (!relayed)
         return HZP_OK;
     relay->folder = team->folder;
@@ -252,11 +261,7 @@ static int keep_socket(struct team *team, const struct hzp_launch_keep *keep, bo
     int port = team->kept;
     team->kept = -1;
     HZP_TRY(open_relay(relay, port, &fd, reterr));
-    team->kept = fcntl(fd, F_DUPFD_CLOEXEC, KEPT_LEAST);
-    close(fd);
-    return team->kept >= 0 ? HZP_OK
-                           : hzp_fail(reterr, HZP_EIO, "--port: the socket cannot be kept: %s",
-                                      strerror(errno));
+    return keep_as(team, fd, reterr);
 }
 
 /* Nothing answers there any more: those who wait at the socket are to know it. */
@@ -272,7 +277,7 @@ static int running(const struct team *team)
 {
     int n = 0;
     for (int r = 0; r < team->ranks; r++)
-        n += team->pid[r] != 0 || team->due_ns[r];
+        n += team->place[r].pid != 0 || team->place[r].due_ns;
     return n;
 }
 
@@ -280,8 +285,8 @@ static int running(const struct team *team)
 static uint64_t pause_of(struct team *team, int rank, uint64_t now)
 {
     enum { SOON_S = 60, LONGEST_S = 30 };
-    bool soon = now - team->begun_ns[rank] < SOON_S * second_ns;
-    int quick = team->quick[rank] = soon ? HZP_MIN(team->quick[rank] + 1, 8) : 0;
+    bool soon = now - team->place[rank].begun_ns < SOON_S * second_ns;
+    int quick = team->place[rank].quick = soon ? HZP_MIN(team->place[rank].quick + 1, 8) : 0;
     return quick < 3 ? 0 : HZP_MIN((uint64_t)1 << (quick - 3), (uint64_t)LONGEST_S) * second_ns;
 }
 
@@ -290,9 +295,9 @@ static void start_due(struct team *team)
 {
     uint64_t now = hzp_now_ns();
     for (int r = 0; r < team->ranks; r++) {
-        if (!team->due_ns[r] || now < team->due_ns[r])
+        if (!team->place[r].due_ns || now < team->place[r].due_ns)
             continue;
-        team->due_ns[r] = 0;
+        team->place[r].due_ns = 0;
         if (start(team, r, NULL) < 0)
             hzp_log(HZP_LOG_ERROR, "ranks", "cannot start rank %d again", r);
         if (r == 0)
@@ -304,8 +309,8 @@ static void start_due(struct team *team)
 static void ended(struct team *team, int rank, int status)
 {
     bool lost = WIFSIGNALED(status) || WEXITSTATUS(status) == HZP_LAUNCH_LOST;
-    bool needed = rank == 0 || team->pid[0] || team->due_ns[0];
-    team->pid[rank] = 0;
+    bool needed = rank == 0 || team->place[0].pid || team->place[0].due_ns;
+    team->place[rank].pid = 0;
     if (rank == 0)
         team->status = WIFEXITED(status) ? WEXITSTATUS(status) : HZP_LAUNCH_LOST;
     if (!lost && rank && !team->own_error && !team->asked)
@@ -314,20 +319,20 @@ static void ended(struct team *team, int rank, int status)
         hzp_log(HZP_LOG_ERROR, "ranks",
                 "rank=%d has ended by an error of its own, status %d, and is not started again",
                 rank, WEXITSTATUS(status));
-    if (WIFSIGNALED(status) && needed && !team->asked && team->left[rank] <= 0)
+    if (WIFSIGNALED(status) && needed && !team->asked && team->place[rank].left <= 0)
         hzp_log(HZP_LOG_ERROR, "ranks",
                 "rank=%d was lost, ended by signal %d, and is not started again: no --restart is "
                 "left",
                 rank, WTERMSIG(status));
-    if (!lost || !needed || team->asked || team->left[rank] <= 0)
+    if (!lost || !needed || team->asked || team->place[rank].left <= 0)
         return;
     uint64_t now = hzp_now_ns(), pause_ns = pause_of(team, rank, now);
-    if (team->begun_ns[rank] > team->lost_ns)
+    if (team->place[rank].begun_ns > team->lost_ns)
         team->lost_ns = now;
-    team->left[rank]--;
-    team->due_ns[rank] = now + pause_ns;
+    team->place[rank].left--;
+    team->place[rank].due_ns = now + pause_ns;
     hzp_log(HZP_LOG_WARN, "ranks", "restart rank=%d left=%lld pause_s=%lld", rank,
-            (long long)team->left[rank], (long long)(pause_ns / second_ns));
+            (long long)team->place[rank].left, (long long)(pause_ns / second_ns));
     hzp_launch_set_again();
 }
 
@@ -337,7 +342,7 @@ static void reap(struct team *team)
     for (pid_t pid; (pid = waitpid(-1, &status, WNOHANG)) > 0;) {
         bool known = relay_ended(&team->relay, pid, status);
         for (int r = 0; r < team->ranks && !known; r++)
-            if (team->pid[r] == pid) {
+            if (team->place[r].pid == pid) {
                 ended(team, r, status);
                 known = true;
             }
@@ -347,8 +352,8 @@ static void reap(struct team *team)
 static void kill_all(const struct team *team)
 {
     for (int r = 0; r < team->ranks; r++)
-        if (team->pid[r])
-            kill(team->pid[r], SIGKILL);
+        if (team->place[r].pid)
+            kill(team->place[r].pid, SIGKILL);
 }
 
 /* Those that have not ended although another rank is lost. */
@@ -358,10 +363,10 @@ static void kill_hanging(const struct team *team)
     if (!team->together || !team->lost_ns || hzp_now_ns() - team->lost_ns < LONG_S * second_ns)
         return;
     for (int r = 0; r < team->ranks; r++)
-        if (team->pid[r] && team->begun_ns[r] <= team->lost_ns) {
+        if (team->place[r].pid && team->place[r].begun_ns <= team->lost_ns) {
             hzp_log(HZP_LOG_WARN, "ranks", "rank=%d hangs: it has not ended %d s after a loss", r,
                     LONG_S);
-            kill(team->pid[r], SIGKILL);
+            kill(team->place[r].pid, SIGKILL);
         }
 }
 
@@ -373,7 +378,7 @@ static void kill_silent(struct team *team)
     for (int r = 0; r < team->ranks; r++) {
         char who[32];
         snprintf(who, sizeof(who), "rank=%d", r);
-        if (hzp_life_hangs(team->life, r, who, &pid) && pid == team->pid[r])
+        if (hzp_life_hangs(team->life, r, who, &pid) && pid == team->place[r].pid)
             kill(pid, SIGKILL);
     }
     if (hzp_life_hangs(team->life, HZP_LIFE_RELAY, "the relay", &pid) && pid == team->relay.pid)
@@ -383,8 +388,8 @@ static void kill_silent(struct team *team)
 /* Those that answer clients read the keys again. */
 static void reload(const struct team *team)
 {
-    if (team->pid[0])
-        kill(team->pid[0], SIGHUP);
+    if (team->place[0].pid)
+        kill(team->place[0].pid, SIGHUP);
     reload_relay(&team->relay);
 }
 
@@ -396,7 +401,7 @@ static void wait_for_ranks(struct team *team, const sigset_t *set, bool terminal
     struct timespec turn = {.tv_nsec = (long)hzp_life_turn_ns(team->life)};
     uint64_t alone_ns = 0; /* since when rank 0 has ended */
     for (reap(team); running(team); reap(team)) {
-        if (team->asked || !(team->pid[0] || team->due_ns[0]))
+        if (team->asked || !(team->place[0].pid || team->place[0].due_ns))
             let_go(team);
         start_due(team);
         kill_hanging(team);
@@ -406,13 +411,13 @@ static void wait_for_ranks(struct team *team, const sigset_t *set, bool terminal
         int number = sigtimedwait(set, NULL, &turn);
         bool ends = number == SIGTERM || number == SIGINT || (number == SIGHUP && terminal);
         team->asked |= ends;
-        if (ends)
-            memset(team->due_ns, 0, sizeof(*team->due_ns) * (size_t)team->ranks);
-        if (ends && team->pid[0])
-            kill(team->pid[0], SIGUSR1);
+        for (int r = 0; r < team->ranks && ends; r++)
+            team->place[r].due_ns = 0;
+        if (ends && team->place[0].pid)
+            kill(team->place[0].pid, SIGUSR1);
         if (number == SIGHUP && !ends)
             reload(team);
-        if (team->pid[0] || team->due_ns[0])
+        if (team->place[0].pid || team->place[0].due_ns)
             alone_ns = 0;
         else if (!alone_ns)
             alone_ns = hzp_now_ns();
@@ -441,13 +446,9 @@ int hzp_launch_processes(int ranks, char **argv, int64_t restarts, bool together
     bool terminal;
     sigset_t set;
     team.program[length] = 0;
-    team.pid = hzp_xcalloc((size_t)ranks, sizeof(*team.pid));
-    team.left = hzp_xcalloc((size_t)ranks, sizeof(*team.left));
-    team.due_ns = hzp_xcalloc((size_t)ranks, sizeof(*team.due_ns));
-    team.begun_ns = hzp_xcalloc((size_t)ranks, sizeof(*team.begun_ns));
-    team.quick = hzp_xcalloc((size_t)ranks, sizeof(*team.quick));
+    team.place = hzp_xcalloc((size_t)ranks, sizeof(*team.place));
     for (int i = 0; i < ranks; i++)
-        team.left[i] = restarts;
+        team.place[i].left = restarts;
     hzp_launch_block_signals(&set, &team.mask, &terminal);
     team.first = team.mask;
     if (keep && !terminal)
@@ -463,11 +464,7 @@ int hzp_launch_processes(int ranks, char **argv, int64_t restarts, bool together
     close_relay(&team.relay);
     sigprocmask(SIG_SETMASK, &team.mask, NULL);
     hzp_rendezvous_remove(team.folder); /* with the sockets of ranks that were killed */
-    free(team.pid);
-    free(team.left);
-    free(team.due_ns);
-    free(team.begun_ns);
-    free(team.quick);
+    free(team.place);
     /* Rank 0 only sees that the other one has gone. */
     *status = team.status == HZP_LAUNCH_LOST && team.own_error ? team.own_error : team.status;
     return r;

@@ -114,9 +114,8 @@ static void wake_caller(struct hzp_link *link)
 
 void hzp_link_wake(struct hzp_link *link)
 {
-    hzp_lock_take(&link->lock);
+    HZP_LOCKED(&link->lock);
     wake_caller(link);
-    hzp_lock_release(&link->lock);
 }
 
 void hzp_link_done(struct hzp_link *link, hzp_ticket ticket)
@@ -136,7 +135,7 @@ void hzp_link_done(struct hzp_link *link, hzp_ticket ticket)
 
 static void fail_one(struct hzp_link *link, int rank, bool left, const char *why)
 {
-    hzp_lock_take(&link->lock);
+    HZP_LOCKED(&link->lock);
     if (!atomic_load(&link->failed)) {
         link->failed_rank = rank;
         link->left = left;
@@ -144,7 +143,6 @@ static void fail_one(struct hzp_link *link, int rank, bool left, const char *why
         atomic_store(&link->failed, true);
     }
     wake_caller(link);
-    hzp_lock_release(&link->lock);
 }
 
 /* The same failure on a link of the same family, whose thread may be waiting for something. */
@@ -182,12 +180,10 @@ void hzp_link_fail_as(struct hzp_link *link, int rank, bool left, const char *wh
 
 static int failure(struct hzp_link *link, struct hzp_err_text *reterr)
 {
-    hzp_lock_take(&link->lock);
-    int r = link->failed_rank >= 0
-                ? hzp_fail(reterr, HZP_EIO, "rank %d: %s", link->failed_rank, link->why)
-                : hzp_fail(reterr, HZP_EIO, "%s", link->why);
-    hzp_lock_release(&link->lock);
-    return r;
+    HZP_LOCKED(&link->lock);
+    return link->failed_rank >= 0
+               ? hzp_fail(reterr, HZP_EIO, "rank %d: %s", link->failed_rank, link->why)
+               : hzp_fail(reterr, HZP_EIO, "%s", link->why);
 }
 
 bool hzp_transfer_agrees(const struct hzp_transfer *a, int rank_a, const struct hzp_transfer *b,
@@ -205,47 +201,27 @@ bool hzp_transfer_agrees(const struct hzp_transfer *a, int rank_a, const struct 
     return false;
 }
 
-static void sum_f32(float *dst, const void *const *src, int count, size_t elements, bool onto)
-{
-    for (size_t i = 0; i < elements; i++) {
-        int m = onto ? 0 : 1;
-        float sum = onto ? dst[i] : ((const float *)src[0])[i];
-        for (; m < count; m++)
-            sum += ((const float *)src[m])[i];
-        dst[i] = sum;
-    }
-}
-
-static void sum_u64(uint64_t *dst, const void *const *src, int count, size_t elements, bool onto)
-{
-    for (size_t i = 0; i < elements; i++) {
-        uint64_t sum = onto ? dst[i] : 0;
-        for (int m = 0; m < count; m++)
-            sum += ((const uint64_t *)src[m])[i];
-        dst[i] = sum;
-    }
-}
-
-static void sum_f64(double *dst, const void *const *src, int count, size_t elements, bool onto)
-{
-    for (size_t i = 0; i < elements; i++) {
-        int m = onto ? 0 : 1;
-        double sum = onto ? dst[i] : ((const double *)src[0])[i];
-        for (; m < count; m++)
-            sum += ((const double *)src[m])[i];
-        dst[i] = sum;
-    }
-}
+/* Without onto, a sum begins with the first piece, so that it keeps the sign of a zero. */
+#define SUM(type)                                                                                  \
+    do {                                                                                           \
+        type *to = dst;                                                                            \
+        for (size_t i = 0; i < elements; i++) {                                                    \
+            type sum = onto ? to[i] : ((const type *)src[0])[i];                                   \
+            for (int m = onto ? 0 : 1; m < count; m++)                                             \
+                sum += ((const type *)src[m])[i];                                                  \
+            to[i] = sum;                                                                           \
+        }                                                                                          \
+    } while (0)
 
 void hzp_wire_sum(enum hzp_wire type, void *dst, const void *const *src, int count, size_t elements,
                   bool onto)
 {
     if (type == HZP_WIRE_F32)
-        sum_f32(dst, src, count, elements, onto);
+        SUM(float);
     else if (type == HZP_WIRE_F64)
-        sum_f64(dst, src, count, elements, onto);
+        SUM(double);
     else
-        sum_u64(dst, src, count, elements, onto);
+        SUM(uint64_t);
 }
 
 /* ---- the interface ---- */
@@ -581,13 +557,12 @@ void hzp_link_state(struct hzp_link *link, struct hzp_link_state *ret)
             add_state(link->split[i], ret);
     hzp_lock_release(&link->all);
     ret->failed = atomic_load(&link->failed);
-    if (ret->failed) {
-        hzp_lock_take(&link->lock);
-        ret->failed_rank = link->failed_rank;
-        ret->left = link->left;
-        snprintf(ret->why, sizeof(ret->why), "%s", link->why);
-        hzp_lock_release(&link->lock);
-    }
+    if (!ret->failed)
+        return;
+    HZP_LOCKED(&link->lock);
+    ret->failed_rank = link->failed_rank;
+    ret->left = link->left;
+    snprintf(ret->why, sizeof(ret->why), "%s", link->why);
 }
 
 void hzp_link_close(struct hzp_link *link)

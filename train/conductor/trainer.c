@@ -129,17 +129,15 @@ void hzp_trainer_finish(struct hzp_trainer *t)
 
 void hzp_trainer_set_rejoins(struct hzp_trainer *t, bool on)
 {
-    hzp_lock_take(&t->lock);
+    HZP_LOCKED(&t->lock);
     t->rejoins = on;
     t->stats.broken |= !on && t->stats.failure[0];
-    hzp_lock_release(&t->lock);
 }
 
 bool hzp_trainer_rejoins(struct hzp_trainer *t)
 {
-    hzp_lock_take(&t->lock);
+    HZP_LOCKED(&t->lock);
     bool rejoins = t->rejoins && (t->stats.failure[0] || hzp_trainer_parting(t));
-    hzp_lock_release(&t->lock);
     return rejoins;
 }
 

@@ -26,7 +26,7 @@ static void note_gate(struct hzp_trainer *t, const struct hzp_gate_finding *f, b
     t->now.gate_before = f->before;
     t->now.gate_after = f->after;
     t->now.gate_tag = f->tag;
-    hzp_lock_take(&t->lock);
+    HZP_LOCKED(&t->lock);
     struct hzp_trainer_stats *s = &t->stats;
     s->gate_evaluations++;
     t->now.gate_ns = t->now.device_ns - t->gate_device_ns;
@@ -43,7 +43,6 @@ static void note_gate(struct hzp_trainer *t, const struct hzp_gate_finding *f, b
         s->rejection.before = f->was;
         s->rejection.after = f->is;
     }
-    hzp_lock_release(&t->lock);
 }
 
 void hzp_trainer_end_gate(struct hzp_trainer *t, const struct hzp_step *step, uint64_t now_ns)

@@ -119,11 +119,10 @@ static void begin_from(struct hzp_trainer *t, const char *dir,
     t->draws = saved->draws;
     t->reset_step = saved->reset_step;
     t->learned_through = saved->learned_through;
-    hzp_lock_take(&t->lock);
+    HZP_LOCKED(&t->lock);
     t->stats.optimizer_step = saved->optimizer_step;
     t->stats.draws = saved->draws;
     t->stats.loss = saved->loss;
-    hzp_lock_release(&t->lock);
 }
 
 int hzp_trainer_load(struct hzp_trainer *t, struct hzp_version *v, const char *dir,

@@ -18,9 +18,8 @@ struct hzp_trials *hzp_trainer_trials(const struct hzp_trainer *t)
 
 static void set_on_trial(struct hzp_trainer *t, bool on)
 {
-    hzp_lock_take(&t->lock);
+    HZP_LOCKED(&t->lock);
     t->stats.on_trial = on;
-    hzp_lock_release(&t->lock);
 }
 
 void hzp_trainer_trial_begin(struct hzp_trainer *t)

@@ -24,10 +24,9 @@ enum { FAILURES_MAX = 2 /* attempts at the same samples */ };
 
 static void set_waiting(struct hzp_trainer *t, bool swap, bool slot)
 {
-    hzp_lock_take(&t->lock);
+    HZP_LOCKED(&t->lock);
     t->stats.waiting_for_swap = swap;
     t->stats.waiting_for_slot = slot;
-    hzp_lock_release(&t->lock);
 }
 
 /* --- Drawing ---------------------------------------------------------------------------------- */

@@ -117,18 +117,16 @@ int hzp_learner_by_link_receive(struct hzp_learner_by_link *b, struct hzp_versio
 void hzp_learner_by_link_read_stats(struct hzp_learner_by_link *b,
                                     struct hzp_learner_by_link_stats *ret)
 {
-    hzp_lock_take(&b->lock);
+    HZP_LOCKED(&b->lock);
     *ret = b->stats;
-    hzp_lock_release(&b->lock);
 }
 
 static int give_up(struct hzp_learner_by_link *b, const char *why)
 {
     b->state = BROKEN;
     hzp_log(HZP_LOG_ERROR, "train", "%s", why);
-    hzp_lock_take(&b->lock);
+    HZP_LOCKED(&b->lock);
     snprintf(b->stats.failure, sizeof(b->stats.failure), "%.199s", why);
-    hzp_lock_release(&b->lock);
     return HZP_EIO;
 }
 
@@ -407,9 +405,8 @@ static bool offer(struct hzp_source *source, const struct hzp_step *step, struct
 
 static void count_rows(struct hzp_learner_by_link *b)
 {
-    hzp_lock_take(&b->lock);
+    HZP_LOCKED(&b->lock);
     b->stats.rows += (uint64_t)b->learner->micro->rows;
-    hzp_lock_release(&b->lock);
 }
 
 static void publish(struct hzp_learner_by_link *b, const struct hzp_step *step)
@@ -417,9 +414,8 @@ static void publish(struct hzp_learner_by_link *b, const struct hzp_step *step)
     hzp_learner_publish(b->learner, step->number);
     hzp_learner_let_go(b->learner, step->number);
     b->open = false;
-    hzp_lock_take(&b->lock);
+    HZP_LOCKED(&b->lock);
     b->stats.optimizer_step = b->learner->optimizer_step;
-    hzp_lock_release(&b->lock);
 }
 
 static void end_chain(struct hzp_learner_by_link *b, const struct hzp_step *step)

@@ -24,19 +24,6 @@ static int broadcast(const struct hzp_start_state *s, void *data, size_t bytes,
     return hzp_link_move(hzp_collectives_link(s->collectives), &t, reterr);
 }
 
-static int broadcast_header(const struct hzp_start_state *s, struct header *header,
-                            struct hzp_err_text *reterr)
-{
-    return hzp_link_broadcast(hzp_collectives_link(s->collectives), 0, header, sizeof(*header), TAG,
-                              reterr);
-}
-
-static int agree(const struct hzp_start_state *s, int result, const struct hzp_err_text *own,
-                 struct hzp_err_text *reterr)
-{
-    return hzp_link_agree(hzp_collectives_link(s->collectives), result, own, TAG, reterr);
-}
-
 static int broadcast_units(struct hzp_start_state *s, const struct hzp_units *units,
                            struct hzp_err_text *reterr)
 {
@@ -84,19 +71,19 @@ static int send_state(struct hzp_start_state *s, struct hzp_err_text *reterr)
 int hzp_start_state_send(struct hzp_start_state *s, struct hzp_err_text *reterr)
 {
     const struct hzp_units *units = hzp_version_units(s->model->weights, s->version);
-    struct hzp_err_text text = {{0}, {0}};
+    struct hzp_link *link = hzp_collectives_link(s->collectives);
     struct header header = {.optimizer_step = s->optimizer_step,
                             .elements = (int64_t)s->model->layout->elements,
                             .version_id = s->version->record.id,
                             .whole = hzp_units_whole(units),
                             .state = s->state_dir != NULL};
     HZP_TRY(hzp_units_checksum(s->model->dev, units, &header.checksum));
-    HZP_TRY(broadcast_header(s, &header, reterr));
+    HZP_TRY(hzp_link_broadcast(link, 0, &header, sizeof(header), TAG, reterr));
     if (header.whole)
         HZP_TRY(broadcast_units(s, units, reterr));
     if (header.whole && header.state)
         HZP_TRY(send_state(s, reterr));
-    return agree(s, HZP_OK, &text, reterr);
+    return hzp_link_agree(link, HZP_OK, NULL, TAG, reterr);
 }
 
 /* --- The others ------------------------------------------------------------------------------- */
@@ -142,9 +129,10 @@ static int receive(struct hzp_start_state *s, const struct header *header,
 int hzp_start_state_receive(struct hzp_start_state *s, struct hzp_err_text *reterr)
 {
     const struct hzp_units *units = hzp_version_units(s->model->weights, s->version);
+    struct hzp_link *link = hzp_collectives_link(s->collectives);
     struct hzp_err_text text = {{0}, {0}};
     struct header header;
-    HZP_TRY(broadcast_header(s, &header, reterr));
+    HZP_TRY(hzp_link_broadcast(link, 0, &header, sizeof(header), TAG, reterr));
     if (header.elements != (int64_t)s->model->layout->elements ||
         header.whole != hzp_units_whole(units))
         return hzp_fail(reterr, HZP_EINVAL,
@@ -162,5 +150,5 @@ int hzp_start_state_receive(struct hzp_start_state *s, struct hzp_err_text *rete
                      s->optimizer_step, header.optimizer_step);
     }
     s->version->record.optimizer_step = s->optimizer_step;
-    return agree(s, r, &text, reterr);
+    return hzp_link_agree(link, r, &text, TAG, reterr);
 }

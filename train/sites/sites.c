@@ -427,9 +427,8 @@ void hzp_sites_note(struct hzp_sites *s, int64_t updates, int64_t samples)
 
 void hzp_sites_read_stats(struct hzp_sites *s, struct hzp_rounds_stats *ret)
 {
-    hzp_lock_take(&s->lock);
+    HZP_LOCKED(&s->lock);
     *ret = s->stats;
-    hzp_lock_release(&s->lock);
 }
 
 int hzp_sites_count(const struct hzp_sites *s, int *ret_self)
