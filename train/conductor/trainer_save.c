@@ -140,32 +140,6 @@ int hzp_trainer_load(struct hzp_trainer *t, struct hzp_version *v, const char *d
 
 /* --- Loading behind --------------------------------------------------------------------------- */
 
-/* What hzp_trainer_load does but for moments and residuals; the file stays open. */
-static int open_behind(struct hzp_trainer *t, struct hzp_version *v, const char *dir,
-                       struct hzp_state_file **ret, struct hzp_trainer_numbers *saved,
-                       struct hzp_err_text *reterr)
-{
-    const struct hzp_model *model = t->config.model;
-    struct hzp_train_space *space = t->learner->space;
-    struct hzp_state_sink sink = hzp_state_space_sink(model, space);
-    struct hzp_state_file *file;
-    HZP_TRY(hzp_state_file_open(dir, &sink, &t->config.recipe, false, &file, saved, NULL, reterr));
-    int r = hzp_train_space_restore(space);
-    if (r < 0)
-        hzp_fail(reterr, r, "no memory for the state in %s: %s", dir, hzp_err_name(r));
-    if (r >= 0)
-        r = hzp_state_weights_checksum(model, v, dir, &saved->checksum, reterr);
-    if (r >= 0)
-        r = hzp_state_file_belongs(file, saved->checksum, reterr);
-    if (r < 0) {
-        hzp_state_file_close(file);
-        return r;
-    }
-    hzp_state_fill_record(v, saved);
-    *ret = file;
-    return HZP_OK;
-}
-
 int hzp_trainer_load_begin(struct hzp_trainer *t, struct hzp_version *v, const char *dir,
                            struct hzp_err_text *reterr)
 {
@@ -174,7 +148,10 @@ int hzp_trainer_load_begin(struct hzp_trainer *t, struct hzp_version *v, const c
                   hzp_device_host_memory(t->config.model->dev);
     if (!behind)
         return hzp_trainer_load(t, v, dir, false, NULL, reterr);
-    HZP_TRY(open_behind(t, v, dir, &t->rest.file, &saved, reterr));
+    HZP_TRY(hzp_state_file_open_for(t->config.model, &t->config.recipe, t->learner->space, v, dir,
+                                    false, &t->rest.file, &saved, NULL,
+                                    reterr)); /* it stays open */
+    hzp_state_fill_record(v, &saved);
     begin_from(t, dir, &saved);
     atomic_store(&t->rest.state, HZP_REST_UNREAD);
     return HZP_OK;

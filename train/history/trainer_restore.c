@@ -123,16 +123,6 @@ static int take_unit(void *ctx, enum hzp_state_part part, int32_t u,
     return restore_unit(ctx, part, u, whole, reterr);
 }
 
-static int load(struct hzp_trainer *t, const struct hzp_state_file *file,
-                const struct hzp_state_sink *sink, const struct hzp_version *v, const char *dir,
-                uint64_t *ret_checksum, struct hzp_err_text *reterr)
-{
-    HZP_TRY(hzp_state_weights_checksum(t->config.model, v, dir, ret_checksum, reterr));
-    HZP_TRY(hzp_state_file_belongs(file, *ret_checksum, reterr));
-    HZP_TRY(restore_begin(t, reterr));
-    return hzp_state_file_read(file, sink, NULL, reterr);
-}
-
 int hzp_trainer_load_suspended(struct hzp_trainer *t, const struct hzp_version *v, const char *dir,
                                struct hzp_trainer_numbers *ret, struct hzp_err_text *reterr)
 {
@@ -144,8 +134,11 @@ int hzp_trainer_load_suspended(struct hzp_trainer *t, const struct hzp_version *
         sink.take = take_unit;
         sink.ctx = t;
     }
-    HZP_TRY(hzp_state_file_open(dir, &sink, &t->config.recipe, false, &file, ret, NULL, reterr));
-    int r = load(t, file, &sink, v, dir, &ret->checksum, reterr);
+    HZP_TRY(hzp_state_file_open_for(t->config.model, &t->config.recipe, t->learner->space, v, dir,
+                                    false, &file, ret, NULL, reterr));
+    int r = restore_begin(t, reterr);
+    if (r >= 0)
+        r = hzp_state_file_read(file, &sink, NULL, reterr);
     hzp_state_file_close(file);
     return r;
 }

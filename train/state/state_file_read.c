@@ -235,13 +235,27 @@ int hzp_state_weights_checksum(const struct hzp_model *model, const struct hzp_v
                  : HZP_OK;
 }
 
-static int load(const struct hzp_state_file *file, const struct hzp_model *model,
-                const struct hzp_state_sink *sink, const struct hzp_version *v,
-                struct hzp_trainer_numbers *ret, struct hzp_err_text *reterr)
+int hzp_state_file_open_for(const struct hzp_model *model, const struct hzp_recipe *recipe,
+                            struct hzp_train_space *space, const struct hzp_version *v,
+                            const char *dir, bool same_recipe, struct hzp_state_file **ret_file,
+                            struct hzp_trainer_numbers *ret, char *ret_note,
+                            struct hzp_err_text *reterr)
 {
-    HZP_TRY(hzp_state_weights_checksum(model, v, file->path, &ret->checksum, reterr));
-    HZP_TRY(hzp_state_file_belongs(file, ret->checksum, reterr));
-    return hzp_state_file_read(file, sink, NULL, reterr);
+    struct hzp_state_sink sink = hzp_state_space_sink(model, space);
+    struct hzp_state_file *file;
+    HZP_TRY(hzp_state_file_open(dir, &sink, recipe, same_recipe, &file, ret, ret_note, reterr));
+    int r = hzp_train_space_restore(space);
+    if (r < 0)
+        hzp_fail(reterr, r, "no memory for %s: %s", file->path, hzp_err_name(r));
+    if (r >= 0)
+        r = hzp_state_weights_checksum(model, v, file->path, &ret->checksum, reterr);
+    if (r >= 0)
+        r = hzp_state_file_belongs(file, ret->checksum, reterr);
+    if (r < 0)
+        hzp_state_file_close(file);
+    else
+        *ret_file = file;
+    return r;
 }
 
 int hzp_state_load(const struct hzp_model *model, const struct hzp_recipe *recipe,
@@ -251,12 +265,9 @@ int hzp_state_load(const struct hzp_model *model, const struct hzp_recipe *recip
 {
     struct hzp_state_sink sink = hzp_state_space_sink(model, space);
     struct hzp_state_file *file;
-    HZP_TRY(hzp_state_file_open(dir, &sink, recipe, same_recipe, &file, ret, ret_note, reterr));
-    int r = hzp_train_space_restore(space);
-    if (r < 0)
-        hzp_fail(reterr, r, "no memory for %s: %s", file->path, hzp_err_name(r));
-    else
-        r = load(file, model, &sink, v, ret, reterr);
+    HZP_TRY(hzp_state_file_open_for(model, recipe, space, v, dir, same_recipe, &file, ret, ret_note,
+                                    reterr));
+    int r = hzp_state_file_read(file, &sink, NULL, reterr);
     hzp_state_file_close(file);
     HZP_TRY(r);
     hzp_state_fill_record(v, ret);
@@ -269,4 +280,52 @@ void hzp_state_fill_record(struct hzp_version *v, const struct hzp_trainer_numbe
     v->record.learned_through = n->learned_through;
     v->record.checksum = n->checksum;
     v->record.loss = n->loss >= 0 ? n->loss : NAN;
+}
+
+/* --- To nowhere ------------------------------------------------------------------------------- */
+
+/* The sink takes a part that the file has, or says that it has; all its units go to `place`. */
+static void verify_part(const struct hzp_state_file *file, const struct hzp_layout *layout,
+                        enum hzp_state_part part, void *place, struct hzp_units *units,
+                        struct hzp_state_sink *sink)
+{
+    const char *moments = hzp_safetensors_meta(file->st, "moments");
+    const char *name = hzp_state_part_name(part);
+    const struct hzp_st_tensor *tensor = hzp_safetensors_find(file->st, name);
+    char key[32];
+    enum hzp_dtype type, of = moments && !strcmp(moments, "q8") ? HZP_Q8 : HZP_F32;
+    const struct hzp_layout *own = hzp_state_layout(layout, HZP_BF16, of, part, &type);
+    snprintf(key, sizeof(key), "%s_checksum", name);
+    if (!own || (!tensor && !hzp_safetensors_meta(file->st, key)))
+        return;
+    if (tensor && tensor->type == HZP_DISK_BF16) /* moments */
+        type = HZP_BF16;
+    hzp_units_init(units, own, type, NULL);
+    for (int32_t u = 0; u < own->units; u++)
+        hzp_units_place(units, u, place);
+    sink->part[part] = units;
+}
+
+int hzp_trainer_verify(const char *dir, const struct hzp_layout *layout, uint64_t weights_checksum,
+                       int64_t *ret_learned_through, struct hzp_err_text *reterr)
+{
+    struct hzp_units units[HZP_STATE_WEIGHTS];
+    struct hzp_state_sink sink = {.threads = 1};
+    struct hzp_state_file *file;
+    HZP_TRY(open_file(dir, &file, reterr));
+    const char *through = hzp_safetensors_meta(file->st, "learned_through");
+    *ret_learned_through = through ? strtoll(through, NULL, 10) : -1;
+    void *place = malloc(hzp_layout_largest(layout) * sizeof(float));
+    int r = place ? hzp_state_file_belongs(file, weights_checksum, reterr)
+                  : hzp_fail(reterr, HZP_ENOMEM, "%s: out of memory", file->path);
+    for (int p = 0; p < HZP_STATE_WEIGHTS && r >= 0; p++)
+        verify_part(file, layout, (enum hzp_state_part)p, place, &units[p], &sink);
+    if (r >= 0)
+        r = hzp_state_file_read(file, &sink, NULL, reterr);
+    for (int p = 0; p < HZP_STATE_WEIGHTS; p++)
+        if (sink.part[p])
+            hzp_units_free(&units[p]);
+    free(place);
+    hzp_state_file_close(file);
+    return r;
 }
