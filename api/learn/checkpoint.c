@@ -11,9 +11,11 @@
 #include <fcntl.h>
 #include <inttypes.h>
 #include <limits.h>
+#include <linux/fs.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
@@ -187,7 +189,7 @@ static int64_t hour_of(const char *path)
     return stat(file, &st) < 0 && stat(path, &st) < 0 ? 0 : (int64_t)st.st_mtime / 3600;
 }
 
-static int64_t bytes_of(const char *path)
+int64_t hzp_checkpoint_bytes(const char *path)
 {
     int64_t sum = 0;
     DIR *dir = opendir(path);
@@ -224,7 +226,7 @@ static struct hzp_kept_one *list(const char *parent, DIR *dir, int64_t *ret_coun
             old = hzp_xrealloc(old, (size_t)(count + 1) * sizeof(*old));
             old[count++] = (struct hzp_kept_one){.number = n,
                                                  .hour = hour_of(path),
-                                                 .bytes = bytes_of(path),
+                                                 .bytes = hzp_checkpoint_bytes(path),
                                                  .tagged = tagged(path)};
         }
     }
@@ -265,7 +267,7 @@ static int copy_file(const char *from, const char *to)
     char piece[1 << 16];
     int in = open(from, O_RDONLY | O_CLOEXEC);
     int out = open(to, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
-    ssize_t n = in < 0 || out < 0 ? -1 : 1;
+    ssize_t n = in < 0 || out < 0 ? -1 : ioctl(out, FICLONE, in) == 0 ? 0 : 1;
     while (n > 0 && (n = read(in, piece, sizeof(piece))) > 0)
         if (hzp_file_write(out, piece, (size_t)n) < 0)
             n = -1;
