@@ -280,10 +280,12 @@ static int copy_file(const char *from, const char *to)
     return error ? HZP_EIO : HZP_OK;
 }
 
-int hzp_checkpoint_link(const char *from, const char *to, const char *const *left_out,
-                        int32_t count, struct hzp_err_text *reterr)
+/* Copies the plain files of a directory, but those left out, to another; weights: only the weights'
+ * files.  Others are linked where the file system has links. */
+static int place(const char *from, const char *to, const char *const *left_out, int32_t count,
+                 bool weights, struct hzp_err_text *reterr)
 {
-    char source[PATH_MAX + 256], target[PATH_MAX + 256];
+    char source[PATH_MAX + 256], target[PATH_MAX + 256], temporary[PATH_MAX + 264];
     HZP_TRY(hzp_dir_make(to, NULL, reterr));
     DIR *dir = opendir(from);
     if (!dir)
@@ -291,14 +293,17 @@ int hzp_checkpoint_link(const char *from, const char *to, const char *const *lef
     int r = HZP_OK;
     for (struct dirent *entry; r >= 0 && (entry = readdir(dir));) {
         struct stat st;
-        bool skip = false;
+        bool skip = weights && strncmp(entry->d_name, "model", 5);
         for (int32_t i = 0; i < count; i++)
             skip = skip || !strcmp(entry->d_name, left_out[i]);
         snprintf(source, sizeof(source), "%s/%s", from, entry->d_name);
         snprintf(target, sizeof(target), "%s/%s", to, entry->d_name);
+        snprintf(temporary, sizeof(temporary), "%s%s", target, unfinished);
         if (skip || stat(source, &st) < 0 || !S_ISREG(st.st_mode))
             continue;
-        if (link(source, target) < 0 && copy_file(source, target) < 0)
+        if (!weights && link(source, target) == 0)
+            continue;
+        if (copy_file(source, temporary) < 0 || rename(temporary, target) < 0)
             r = hzp_fail(reterr, HZP_EIO, "%s: cannot be written: %s", target, strerror(errno));
     }
     closedir(dir);
@@ -307,26 +312,15 @@ int hzp_checkpoint_link(const char *from, const char *to, const char *const *lef
     return r;
 }
 
+int hzp_checkpoint_link(const char *from, const char *to, const char *const *left_out,
+                        int32_t count, struct hzp_err_text *reterr)
+{
+    return place(from, to, left_out, count, false, reterr);
+}
+
 int hzp_checkpoint_copy_weights(const char *from, const char *to, struct hzp_err_text *reterr)
 {
-    char source[PATH_MAX + 256], target[PATH_MAX + 256], temporary[PATH_MAX + 264];
-    DIR *dir = opendir(from);
-    if (!dir)
-        return hzp_fail(reterr, HZP_EIO, "%s: %s", from, strerror(errno));
-    int r = HZP_OK;
-    for (struct dirent *entry; r >= 0 && (entry = readdir(dir));) {
-        if (strncmp(entry->d_name, "model", 5))
-            continue;
-        snprintf(source, sizeof(source), "%s/%s", from, entry->d_name);
-        snprintf(target, sizeof(target), "%s/%s", to, entry->d_name);
-        snprintf(temporary, sizeof(temporary), "%s%s", target, unfinished);
-        if (copy_file(source, temporary) < 0 || rename(temporary, target) < 0)
-            r = hzp_fail(reterr, HZP_EIO, "%s: cannot be written: %s", target, strerror(errno));
-    }
-    closedir(dir);
-    if (r >= 0 && hzp_file_sync_dir(to) < 0)
-        r = hzp_fail(reterr, HZP_EIO, "%s: %s", to, strerror(errno));
-    return r;
+    return place(from, to, NULL, 0, true, reterr);
 }
 
 /* --- Whole or damaged ------------------------------------------------------------------------- */

@@ -162,6 +162,11 @@ static int choose_weights(struct hzp_state *s, struct hzp_err_text *reterr)
         HZP_TRY(set_damaged_aside(s, reterr));
     HZP_TRY(hzp_sample_log_resume(s->log, s->dir ? hzp_checkpoint_newest(s->dir) : 0, &s->resume,
                                   reterr));
+    if (s->resume.killed)
+        hzp_log(HZP_LOG_INFO, "state",
+                "the process before was killed: version numbers go on from %" PRIu64
+                ", behind those that clients may have seen of it",
+                s->resume.next_version_id);
     if (s->resume.unmarked) {
         hzp_log(HZP_LOG_WARN, "state",
                 "read-only: %s; serving goes on, nothing is accepted or learned until the log can "

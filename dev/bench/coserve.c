@@ -208,12 +208,15 @@ static void let_train(struct coserve *c, enum phase phase)
     hzp_loop_poke(e->parts.loop);
 }
 
-/* Waits until the requests still in flight have ended; their tokens within the measured part
- * count. */
+/* Ends the requests still in flight, which may be more than a phase can answer; their tokens within
+ * the measured part count. */
 static void drain(struct coserve *c, struct load *load)
 {
     hzp_bench_turns_slice(c->b->turns, c->b->engine->parts.trainer, 0);
     hzp_trainer_pause(c->b->engine->parts.trainer, true);
+    for (int i = 0; i < c->lives; i++)
+        atomic_store(&c->live[i]->cancel, true);
+    hzp_loop_poke(c->b->engine->parts.loop);
     while (c->lives) {
         hzp_wake_wait(c->client.wake, 100000000);
         harvest(c, load);

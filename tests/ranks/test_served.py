@@ -53,6 +53,7 @@ def served(name, options):
         assert after == [text for _, text in LESSONS] != untaught, (name, after)
         assert asked == 200, first
         log = server.end()
+        assert "was killed: version numbers go on from 4" in log, log
         assert lost == (" owed_through=3" in log), (kept, log)
     print(f"{name}: what was served is answered after a kill")
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* GET /v1/ranks: the ranks.  POST /v1/ranks/{rank}/drain, /resume. */
+/* GET /v1/ranks: ranks that serve.  POST /v1/ranks/{rank}/drain, /resume. */
 #include "api/http/routes/replicas_route.h"
 
 #include "api/http/routes/metrics_text.h"
@@ -12,7 +12,6 @@
 
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 static json_t *rank_json(int rank, const struct hzp_front_rank *is)
 {
@@ -67,16 +66,8 @@ int hzp_replicas_missing(const struct hzp_engine *engine, char *why, size_t size
 
 enum MHD_Result hzp_route_ranks(struct hzp_exchange *x)
 {
-    const struct hzp_engine *e = x->server->engine;
-    json_t *list = hzp_replicas_json(e);
-    int ranks = e->config.ranks ? HZP_MAX(e->config.ranks->ranks, 1) : 1;
-    for (int r = 0; !e->front && r < ranks; r++) { /* only rank 0 serves */
-        int pid = r ? (int)hzp_life_pid(r) : (int)getpid();
-        list = list ? list : json_array();
-        json_array_append_new(
-            list, json_pack("{s:i, s:o}", "rank", r, "pid", pid ? json_integer(pid) : json_null()));
-    }
-    return hzp_reply_pack(x, "{s:s, s:o}", "object", "list", "data", list);
+    return hzp_reply_pack(x, "{s:s, s:o}", "object", "list", "data",
+                          hzp_replicas_json(x->server->engine));
 }
 
 /* The rank of "1/drain"; -1: it is none. */
