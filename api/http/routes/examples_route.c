@@ -80,6 +80,8 @@ static enum MHD_Result reply(struct hzp_exchange *x, unsigned status, int64_t fi
     hzp_weights_read_stats(x->server->engine->parts.weights, &stats);
     x->version = version;
     x->staleness = stats.staleness;
+    if (done)
+        hzp_state_tell(x->server->engine->state, last);
     json_t *json = json_pack("{s:s, s:I, s:I, s:I, s:b, s:I}", "object", "fine_tuning.examples",
                              "first", (json_int_t)first, "last", (json_int_t)last, "accepted",
                              (json_int_t)(last - first + 1), "served", done, "weights_version",
