@@ -11,9 +11,11 @@
 #include <fcntl.h>
 #include <inttypes.h>
 #include <limits.h>
+#include <linux/fs.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
@@ -187,7 +189,7 @@ static int64_t hour_of(const char *path)
     return stat(file, &st) < 0 && stat(path, &st) < 0 ? 0 : (int64_t)st.st_mtime / 3600;
 }
 
-static int64_t bytes_of(const char *path)
+int64_t hzp_checkpoint_bytes(const char *path)
 {
     int64_t sum = 0;
     DIR *dir = opendir(path);
@@ -224,7 +226,7 @@ static struct hzp_kept_one *list(const char *parent, DIR *dir, int64_t *ret_coun
             old = hzp_xrealloc(old, (size_t)(count + 1) * sizeof(*old));
             old[count++] = (struct hzp_kept_one){.number = n,
                                                  .hour = hour_of(path),
-                                                 .bytes = bytes_of(path),
+                                                 .bytes = hzp_checkpoint_bytes(path),
                                                  .tagged = tagged(path)};
         }
     }
@@ -265,7 +267,7 @@ static int copy_file(const char *from, const char *to)
     char piece[1 << 16];
     int in = open(from, O_RDONLY | O_CLOEXEC);
     int out = open(to, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
-    ssize_t n = in < 0 || out < 0 ? -1 : 1;
+    ssize_t n = in < 0 || out < 0 ? -1 : ioctl(out, FICLONE, in) == 0 ? 0 : 1;
     while (n > 0 && (n = read(in, piece, sizeof(piece))) > 0)
         if (hzp_file_write(out, piece, (size_t)n) < 0)
             n = -1;
@@ -278,10 +280,12 @@ static int copy_file(const char *from, const char *to)
     return error ? HZP_EIO : HZP_OK;
 }
 
-int hzp_checkpoint_link(const char *from, const char *to, const char *const *left_out,
-                        int32_t count, struct hzp_err_text *reterr)
+/* Copies the plain files of a directory, but those left out, to another; weights: only the weights'
+ * files.  Others are linked where the file system has links. */
+static int place(const char *from, const char *to, const char *const *left_out, int32_t count,
+                 bool weights, struct hzp_err_text *reterr)
 {
-    char source[PATH_MAX + 256], target[PATH_MAX + 256];
+    char source[PATH_MAX + 256], target[PATH_MAX + 256], temporary[PATH_MAX + 264];
     HZP_TRY(hzp_dir_make(to, NULL, reterr));
     DIR *dir = opendir(from);
     if (!dir)
@@ -289,14 +293,17 @@ int hzp_checkpoint_link(const char *from, const char *to, const char *const *lef
     int r = HZP_OK;
     for (struct dirent *entry; r >= 0 && (entry = readdir(dir));) {
         struct stat st;
-        bool skip = false;
+        bool skip = weights && strncmp(entry->d_name, "model", 5);
         for (int32_t i = 0; i < count; i++)
             skip = skip || !strcmp(entry->d_name, left_out[i]);
         snprintf(source, sizeof(source), "%s/%s", from, entry->d_name);
         snprintf(target, sizeof(target), "%s/%s", to, entry->d_name);
+        snprintf(temporary, sizeof(temporary), "%s%s", target, unfinished);
         if (skip || stat(source, &st) < 0 || !S_ISREG(st.st_mode))
             continue;
-        if (link(source, target) < 0 && copy_file(source, target) < 0)
+        if (!weights && link(source, target) == 0)
+            continue;
+        if (copy_file(source, temporary) < 0 || rename(temporary, target) < 0)
             r = hzp_fail(reterr, HZP_EIO, "%s: cannot be written: %s", target, strerror(errno));
     }
     closedir(dir);
@@ -305,26 +312,15 @@ int hzp_checkpoint_link(const char *from, const char *to, const char *const *lef
     return r;
 }
 
+int hzp_checkpoint_link(const char *from, const char *to, const char *const *left_out,
+                        int32_t count, struct hzp_err_text *reterr)
+{
+    return place(from, to, left_out, count, false, reterr);
+}
+
 int hzp_checkpoint_copy_weights(const char *from, const char *to, struct hzp_err_text *reterr)
 {
-    char source[PATH_MAX + 256], target[PATH_MAX + 256], temporary[PATH_MAX + 264];
-    DIR *dir = opendir(from);
-    if (!dir)
-        return hzp_fail(reterr, HZP_EIO, "%s: %s", from, strerror(errno));
-    int r = HZP_OK;
-    for (struct dirent *entry; r >= 0 && (entry = readdir(dir));) {
-        if (strncmp(entry->d_name, "model", 5))
-            continue;
-        snprintf(source, sizeof(source), "%s/%s", from, entry->d_name);
-        snprintf(target, sizeof(target), "%s/%s", to, entry->d_name);
-        snprintf(temporary, sizeof(temporary), "%s%s", target, unfinished);
-        if (copy_file(source, temporary) < 0 || rename(temporary, target) < 0)
-            r = hzp_fail(reterr, HZP_EIO, "%s: cannot be written: %s", target, strerror(errno));
-    }
-    closedir(dir);
-    if (r >= 0 && hzp_file_sync_dir(to) < 0)
-        r = hzp_fail(reterr, HZP_EIO, "%s: %s", to, strerror(errno));
-    return r;
+    return place(from, to, NULL, 0, true, reterr);
 }
 
 /* --- Whole or damaged ------------------------------------------------------------------------- */
