@@ -125,11 +125,10 @@ void hzp_rollouts_keep(const struct hzp_rollouts *r)
 {
     if (!r->config.state)
         return;
-    json_t *all = show_all(r);
+    json_auto_t *all = show_all(r);
     while (json_array_size(all) > HZP_ROLLOUTS_KEPT)
         json_array_remove(all, json_array_size(all) - 1);
     hzp_state_put_rollouts(r->config.state, all);
-    json_decref(all);
 }
 
 /* What had not ended has failed. */
@@ -395,7 +394,7 @@ int hzp_rollouts_reward(struct hzp_rollouts *r, int64_t sample, double value,
 void hzp_rollouts_read_stats(struct hzp_rollouts *r, struct hzp_rollouts_stats *ret)
 {
     struct hzp_rollout_answer *none = NULL;
-    hzp_lock_take(&r->lock);
+    HZP_LOCKED(&r->lock);
     *ret = r->gone;
     for (int32_t i = 0; i < r->jobs; i++) {
         count(r->job[i], ret);
@@ -404,7 +403,6 @@ void hzp_rollouts_read_stats(struct hzp_rollouts *r, struct hzp_rollouts_stats *
     }
     ret->members = r->running;
     ret->waiting = find_waiting(r, 0, &none);
-    hzp_lock_release(&r->lock);
 }
 
 json_t *hzp_rollouts_job(struct hzp_rollouts *r, uint64_t id)
@@ -412,7 +410,7 @@ json_t *hzp_rollouts_job(struct hzp_rollouts *r, uint64_t id)
     char name[40];
     json_t *ret = NULL, *past;
     size_t i;
-    hzp_lock_take(&r->lock);
+    HZP_LOCKED(&r->lock);
     const struct hzp_rollout_job *job = find(r, id);
     if (job)
         ret = show(job, true);
@@ -423,16 +421,13 @@ json_t *hzp_rollouts_job(struct hzp_rollouts *r, uint64_t id)
         if (!ret && its && !strcmp(its, name))
             ret = json_deep_copy(past);
     }
-    hzp_lock_release(&r->lock);
     return ret;
 }
 
 json_t *hzp_rollouts_list(struct hzp_rollouts *r)
 {
-    hzp_lock_take(&r->lock);
-    json_t *ret = show_all(r);
-    hzp_lock_release(&r->lock);
-    return ret;
+    HZP_LOCKED(&r->lock);
+    return show_all(r);
 }
 
 /* ---- the handle ---- */

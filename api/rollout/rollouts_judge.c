@@ -52,10 +52,9 @@ int hzp_rollout_ask(struct hzp_rollouts *r, struct hzp_rollout_job *job,
             struct hzp_rollout_answer *a = &job->slot[s].answer[m];
             if (!a->asks || (a->asked_in && a->asked_in == hzp_judge_round(r->judge)))
                 continue;
-            json_t *words = question(r, &job->spec.prompt[job->slot[s].prompt], a);
+            json_auto_t *words = question(r, &job->spec.prompt[job->slot[s].prompt], a);
             more = hzp_judge_ask(r->judge, a->sample, words, seconds);
             a->asked_in = more ? hzp_judge_round(r->judge) : 0;
-            json_decref(words);
         }
     return hzp_judge_check(r->judge, reterr);
 }

@@ -176,17 +176,15 @@ static int fill(struct hzp_rollouts *r, struct hzp_rollout_job *job, struct hzp_
 static double judge(struct hzp_rollouts *r, const struct hzp_rollout_job *job,
                     const char *reference, struct hzp_rollout_answer *a)
 {
-    struct hzp_textbuf text = {NULL, 0, 0};
+    HZP_ENDED(hzp_textbuf_fini) struct hzp_textbuf text = {NULL, 0, 0};
     int32_t n = atomic_load(&a->rq->out_count);
     bool ended = atomic_load(&a->rq->state) == HZP_REQUEST_STOPPED && a->rq->stop_token >= 0;
-    int32_t *token = hzp_xcalloc((size_t)n, sizeof(*token));
+    HZP_FREED int32_t *token = hzp_xcalloc((size_t)n, sizeof(*token));
     double seconds;
     for (int32_t i = 0; i < n; i++)
         token[i] = a->rq->out[i].token;
     hzp_tokenizer_decode(r->config.tok, token, (size_t)(n - ended), true, &text);
-    free(token);
     json_t *json = hzp_text_json(text.data ? text.data : "", text.bytes); /* as UTF-8 */
-    hzp_textbuf_fini(&text);
     if (hzp_verifier_is_client(job->spec.verifier, &seconds)) {
         a->text = json;
         a->deadline_ns = hzp_now_ns() + (uint64_t)(seconds * 1e9);
@@ -259,7 +257,8 @@ static struct hzp_sample *sample_of(const struct hzp_rollout_spec *spec,
     bool grpo = spec->algo == HZP_ROLLOUT_GRPO, gspo = spec->algo == HZP_ROLLOUT_GSPO;
     int32_t n = atomic_load(&rq->out_count), first = rq->prompt_count;
     size_t count = (size_t)(first + n);
-    int32_t *token = hzp_xcalloc(count, 2 * sizeof(*token) + sizeof(struct hzp_row_loss) + 1);
+    HZP_FREED int32_t *token =
+        hzp_xcalloc(count, 2 * sizeof(*token) + sizeof(struct hzp_row_loss) + 1);
     float *weight = (float *)(token + count);
     struct hzp_row_loss *how = (struct hzp_row_loss *)(weight + count);
     uint8_t *learn = (uint8_t *)(how + count);
@@ -279,9 +278,7 @@ static struct hzp_sample *sample_of(const struct hzp_rollout_spec *spec,
                                                        : grpo ? 0.2f
                                                               : 0.28f};
     }
-    struct hzp_sample *ret = hzp_sample_create_losses(token, learn, weight, how, first + n);
-    free(token);
-    return ret;
+    return hzp_sample_create_losses(token, learn, weight, how, first + n);
 }
 
 static double mean_tokens(const struct hzp_rollout_job *job, const int32_t *group, int32_t groups)
@@ -481,7 +478,7 @@ void *hzp_rollouts_run(void *arg)
 {
     struct hzp_rollouts *r = arg;
     struct hzp_rollout_job *job;
-    hzp_lock_take(&r->lock);
+    HZP_LOCKED(&r->lock);
     while (!atomic_load(&r->closing)) {
         job = next_job(r);
         if (job)
@@ -491,6 +488,5 @@ void *hzp_rollouts_run(void *arg)
     while ((job = next_job(r)) != NULL)
         end_job(r, job, HZP_ROLLOUT_FAILED,
                 "the server stopped while it ran: what it had committed is learned from the log");
-    hzp_lock_release(&r->lock);
     return NULL;
 }
