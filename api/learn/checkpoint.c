@@ -159,15 +159,13 @@ uint64_t hzp_checkpoint_newest(const char *parent)
 uint64_t hzp_checkpoint_below(const char *parent, uint64_t below)
 {
     uint64_t newest = 0;
-    DIR *dir = opendir(parent);
+    HZP_ENDED(hzp_dir_end) DIR *dir = opendir(parent);
     for (struct dirent *entry; dir && (entry = readdir(dir));) {
         bool is_unfinished = false;
         uint64_t number = number_of(entry->d_name, &is_unfinished);
         if (!is_unfinished && number < below)
             newest = HZP_MAX(newest, number);
     }
-    if (dir)
-        closedir(dir);
     return newest;
 }
 
@@ -190,14 +188,12 @@ static int64_t hour_of(const char *path)
 static int64_t bytes_of(const char *path)
 {
     int64_t sum = 0;
-    DIR *dir = opendir(path);
+    HZP_ENDED(hzp_dir_end) DIR *dir = opendir(path);
     for (struct dirent *entry; dir && (entry = readdir(dir));) {
         struct stat st;
         if (!fstatat(dirfd(dir), entry->d_name, &st, 0) && S_ISREG(st.st_mode))
             sum += (int64_t)st.st_size;
     }
-    if (dir)
-        closedir(dir);
     return sum;
 }
 
@@ -239,11 +235,10 @@ void hzp_checkpoint_prune(const char *parent, const struct hzp_retention *policy
 {
     int64_t n = 0;
     char path[PATH_MAX];
-    DIR *dir = opendir(parent);
+    HZP_ENDED(hzp_dir_end) DIR *dir = opendir(parent);
     if (!dir)
         return;
-    struct hzp_kept_one *old = list(parent, dir, &n);
-    closedir(dir);
+    HZP_FREED struct hzp_kept_one *old = list(parent, dir, &n);
     for (int64_t i = 0; i < n; i++) {
         snprintf(path, sizeof(path), "%s%" PRIu64, prefix, old[i].number);
         for (int32_t k = 0; k < count; k++)
@@ -255,7 +250,6 @@ void hzp_checkpoint_prune(const char *parent, const struct hzp_retention *policy
         if (!old[i].keep)
             remove_whole(parent, path);
     }
-    free(old);
 }
 
 /* --- Copies ----------------------------------------------------------------------------------- */
@@ -278,53 +272,50 @@ static int copy_file(const char *from, const char *to)
     return error ? HZP_EIO : HZP_OK;
 }
 
+/* Puts a file into another directory whole, or as a link to it. */
+static int put_file(const char *from, const char *to, const char *name, bool linked,
+                    struct hzp_err_text *reterr)
+{
+    char source[PATH_MAX + 256], target[PATH_MAX + 256], temporary[PATH_MAX + 264];
+    snprintf(source, sizeof(source), "%s/%s", from, name);
+    snprintf(target, sizeof(target), "%s/%s", to, name);
+    snprintf(temporary, sizeof(temporary), "%s%s", target, unfinished);
+    if ((linked && link(source, target) == 0) ||
+        (copy_file(source, temporary) == HZP_OK && rename(temporary, target) == 0))
+        return HZP_OK;
+    return hzp_fail(reterr, HZP_EIO, "%s: cannot be written: %s", target, strerror(errno));
+}
+
+/* Puts the regular files that begin so, but for those left out, from one directory into another. */
+static int put_files(const char *from, const char *to, const char *begin,
+                     const char *const *left_out, int32_t count, bool linked,
+                     struct hzp_err_text *reterr)
+{
+    HZP_ENDED(hzp_dir_end) DIR *dir = opendir(from);
+    if (!dir)
+        return hzp_fail(reterr, HZP_EIO, "%s: %s", from, strerror(errno));
+    for (struct dirent *entry; (entry = readdir(dir));) {
+        struct stat st;
+        bool skip = strncmp(entry->d_name, begin, strlen(begin)) != 0;
+        for (int32_t i = 0; i < count; i++)
+            skip = skip || !strcmp(entry->d_name, left_out[i]);
+        if (!skip && fstatat(dirfd(dir), entry->d_name, &st, 0) == 0 && S_ISREG(st.st_mode))
+            HZP_TRY(put_file(from, to, entry->d_name, linked, reterr));
+    }
+    return hzp_file_sync_dir(to) < 0 ? hzp_fail(reterr, HZP_EIO, "%s: %s", to, strerror(errno))
+                                     : HZP_OK;
+}
+
 int hzp_checkpoint_link(const char *from, const char *to, const char *const *left_out,
                         int32_t count, struct hzp_err_text *reterr)
 {
-    char source[PATH_MAX + 256], target[PATH_MAX + 256];
     HZP_TRY(hzp_dir_make(to, NULL, reterr));
-    DIR *dir = opendir(from);
-    if (!dir)
-        return hzp_fail(reterr, HZP_EIO, "%s: %s", from, strerror(errno));
-    int r = HZP_OK;
-    for (struct dirent *entry; r >= 0 && (entry = readdir(dir));) {
-        struct stat st;
-        bool skip = false;
-        for (int32_t i = 0; i < count; i++)
-            skip = skip || !strcmp(entry->d_name, left_out[i]);
-        snprintf(source, sizeof(source), "%s/%s", from, entry->d_name);
-        snprintf(target, sizeof(target), "%s/%s", to, entry->d_name);
-        if (skip || stat(source, &st) < 0 || !S_ISREG(st.st_mode))
-            continue;
-        if (link(source, target) < 0 && copy_file(source, target) < 0)
-            r = hzp_fail(reterr, HZP_EIO, "%s: cannot be written: %s", target, strerror(errno));
-    }
-    closedir(dir);
-    if (r >= 0 && hzp_file_sync_dir(to) < 0)
-        r = hzp_fail(reterr, HZP_EIO, "%s: %s", to, strerror(errno));
-    return r;
+    return put_files(from, to, "", left_out, count, true, reterr);
 }
 
 int hzp_checkpoint_copy_weights(const char *from, const char *to, struct hzp_err_text *reterr)
 {
-    char source[PATH_MAX + 256], target[PATH_MAX + 256], temporary[PATH_MAX + 264];
-    DIR *dir = opendir(from);
-    if (!dir)
-        return hzp_fail(reterr, HZP_EIO, "%s: %s", from, strerror(errno));
-    int r = HZP_OK;
-    for (struct dirent *entry; r >= 0 && (entry = readdir(dir));) {
-        if (strncmp(entry->d_name, "model", 5))
-            continue;
-        snprintf(source, sizeof(source), "%s/%s", from, entry->d_name);
-        snprintf(target, sizeof(target), "%s/%s", to, entry->d_name);
-        snprintf(temporary, sizeof(temporary), "%s%s", target, unfinished);
-        if (copy_file(source, temporary) < 0 || rename(temporary, target) < 0)
-            r = hzp_fail(reterr, HZP_EIO, "%s: cannot be written: %s", target, strerror(errno));
-    }
-    closedir(dir);
-    if (r >= 0 && hzp_file_sync_dir(to) < 0)
-        r = hzp_fail(reterr, HZP_EIO, "%s: %s", to, strerror(errno));
-    return r;
+    return put_files(from, to, "model", NULL, 0, false, reterr);
 }
 
 /* --- Whole or damaged ------------------------------------------------------------------------- */
