@@ -121,6 +121,13 @@ bool hzp_log_enabled(enum hzp_log_level level, const char *subsystem)
     return i < 0 || (int)level <= atomic_load_explicit(&level_now[i], memory_order_relaxed);
 }
 
+static const char *part = "";
+
+void hzp_log_set_part(const char *name)
+{
+    part = name;
+}
+
 static _Atomic int format_now = HZP_LOG_TEXT;
 
 void hzp_log_set_format(enum hzp_log_format format)
@@ -277,6 +284,7 @@ static void put_fields(struct line *to, const char *at)
 static void put_json(struct line *to, const char *time, const char *level, const char *subsystem,
                      const char *text)
 {
+    char own[80];
     const char *fields = find_fields(text);
     size_t event = (size_t)(fields - text);
     while (event && text[event - 1] == ' ')
@@ -287,7 +295,9 @@ static void put_json(struct line *to, const char *time, const char *level, const
     put_text(to, level);
     put_text(to, "\",\"subsystem\":\"");
     put_text(to, subsystem);
-    put_text(to, "\",\"event\":\"");
+    snprintf(own, sizeof(own), "\",\"pid\":%d%s%s%s,\"event\":\"", (int)getpid(),
+             *part ? ",\"process\":\"" : "", part, *part ? "\"" : "");
+    put_text(to, own);
     put_escaped(to, text, event, 4);
     put_text(to, "\"");
     put_fields(to, fields);
@@ -315,7 +325,8 @@ static void put_line(struct line *to, const char *time, const char *level, const
         put_json(to, time, level, subsystem, text);
         return;
     }
-    to->used = (size_t)snprintf(to->text, to->size, "%s %-5s %s: ", time, level, subsystem);
+    to->used = (size_t)snprintf(to->text, to->size, "%s %-5s %d%s%s %s: ", time, level,
+                                (int)getpid(), *part ? "/" : "", part, subsystem);
     /* One event stays one line, whatever a client put into it. */
     for (char *c = text; *c; c++)
         if (*c == '\n' || *c == '\r')

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* base/log.h - one event, one line, to standard error: as text, or as a JSON object.
  *
- *     2026-01-31T12:00:00.000Z info  state: checkpoint version=7 seconds=0.25
- *     {"time":"2026-01-31T12:00:00.000Z","level":"info","subsystem":"state","event":"checkpoint",
- *      "version":7,"seconds":0.25}
+ *     2026-01-31T12:00:00.000Z info  4711/r0 state: checkpoint version=7 seconds=0.25
+ *     {"time":"2026-01-31T12:00:00.000Z","level":"info","subsystem":"state","pid":4711,
+ *      "process":"r0","event":"checkpoint","version":7,"seconds":0.25}
  *
  * The JSON form is made from the text: where everything behind the first words has the form
  * `key=value`, the words are the event and the pairs its fields; else the whole text is the event.
@@ -44,6 +44,9 @@ int hzp_log_set(const char *text, struct hzp_err_text *reterr);
  * programs without options: hzpserve's --log-level has that variable for a default, and refuses
  * such a value. */
 void hzp_log_init(void);
+
+/* What this process is in a run of several: "r0" is rank 0.  Borrowed; before other threads log. */
+void hzp_log_set_part(const char *name);
 
 enum hzp_log_format { HZP_LOG_TEXT, HZP_LOG_JSON };
 

@@ -49,6 +49,7 @@ struct hzp_demands {
     uint64_t wait_ns;      /* how long it may wait for such weights */
     uint64_t draw_key;     /* those with the same are on one side of trials: weights/trials.h */
     int32_t depth;         /* which layers compute it, below HZP_DEPTH_PARTS (model/path.h) */
+    bool owed;             /* the server asks for `through`: it was served before a restart */
     bool shed;             /* the server has chosen the depth, because it had too much to do */
 };
 

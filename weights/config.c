@@ -156,7 +156,7 @@ static int refuse_unknown(const struct hzp_config_source *src, const struct hzp_
         return hzp_config_fail(src, HZP_EUNSUP, "mlp_bias", "mlp_bias true is not supported");
     if (hzp_config_get(src->root, "quantization_config"))
         return hzp_config_fail(src, HZP_EUNSUP, "quantization_config",
-                               "quantization_config: quantized weights are not supported");
+                               "quantization_config: take the model that it was made of");
     return HZP_OK;
 }
 

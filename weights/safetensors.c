@@ -496,7 +496,7 @@ static int read_header(const char *path, struct hzp_safetensors *st, struct hzp_
     if (length > rest)
         return hzp_fail(reterr, HZP_EFORMAT,
                         "%s: by its length field the header has %" PRIu64
-                        " bytes, but only %" PRIu64 " follow (truncated, or no safetensors file)",
+                        " bytes, but only %" PRIu64 " follow (truncated? git lfs pull?)",
                         path, length, rest);
     if (length > HEADER_MAX)
         return hzp_fail(reterr, HZP_EFORMAT,

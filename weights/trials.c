@@ -17,6 +17,7 @@ struct hzp_trials {
     uint64_t count;                          /* ended so far */
     uint64_t begin_ns;
     enum hzp_verdict asked, found;
+    int64_t expected;                                  /* with observes; 0: none is */
     struct hzp_wake *wake;                             /* NULL: none */
     char why[sizeof(((struct hzp_trial *)0)->reason)]; /* the newest verdict's */
 };
@@ -30,6 +31,7 @@ const char *hzp_trial_end_name(enum hzp_trial_end end)
 struct hzp_trials *hzp_trials_create(const struct hzp_trials_config *config)
 {
     HZP_ASSERT((config->share > 0 || config->measured) && config->share < 1);
+    HZP_ASSERT(!config->observes || (config->measured && !(config->share > 0)));
     HZP_ASSERT(config->requests >= 1);
     HZP_ASSERT(config->max_drop >= 0 && config->max_score_drop >= 0);
     struct hzp_trials *t = hzp_xcalloc(1, sizeof(*t));
@@ -49,6 +51,11 @@ void hzp_trials_destroy(struct hzp_trials *t)
 const struct hzp_trials_config *hzp_trials_bounds(const struct hzp_trials *t)
 {
     return &t->config;
+}
+
+bool hzp_trials_undo(const struct hzp_trials *t)
+{
+    return t && !t->config.observes;
 }
 
 /* The lock is held. */
@@ -72,6 +79,12 @@ void hzp_trials_begin(struct hzp_trials *t, uint64_t version, uint64_t parent, u
         hzp_wake_poke(t->wake);
 }
 
+bool hzp_trials_expects(struct hzp_trials *t, int64_t learned_through)
+{
+    HZP_LOCKED(&t->lock);
+    return !t->config.observes || (t->expected && learned_through >= t->expected);
+}
+
 static double mean(double sum, int64_t count)
 {
     return count ? sum / (double)count : 0;
@@ -82,6 +95,10 @@ static enum hzp_verdict judge(struct hzp_trials *t, uint64_t now_ns)
 {
     const struct hzp_trial_side *old = &t->stats.newest.side[0], *new = &t->stats.newest.side[1];
     const struct hzp_trials_config *config = &t->config;
+    if (config->observes)
+        return t->found != HZP_VERDICT_NONE || now_ns - t->begin_ns >= config->time_ns
+                   ? HZP_VERDICT_PROMOTE
+                   : HZP_VERDICT_NONE;
     if (t->asked != HZP_VERDICT_NONE) {
         snprintf(t->why, sizeof(t->why), "asked for");
         return t->asked;
@@ -193,10 +210,16 @@ int hzp_trials_ask(struct hzp_trials *t, uint64_t version, bool promote,
                    struct hzp_err_text *reterr)
 {
     HZP_LOCKED(&t->lock);
-    if (!runs(t, version))
+    if (!runs(t, version) || t->config.observes)
         return hzp_fail(reterr, HZP_ENOENT, "version %" PRIu64 " is not on trial", version);
     t->asked = promote ? HZP_VERDICT_PROMOTE : HZP_VERDICT_DROP;
     return HZP_OK;
+}
+
+void hzp_trials_expect(struct hzp_trials *t, int64_t through)
+{
+    HZP_LOCKED(&t->lock);
+    t->expected = through;
 }
 
 void hzp_trials_found(struct hzp_trials *t, uint64_t version, bool passed, const char *why)

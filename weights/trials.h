@@ -13,7 +13,9 @@
  * of one conversation, which have one key, are on one side, in every trial.
  *
  * With `measured` something else also looks at the version (what it has changed), and the verdict
- * waits for what that finds; with a share of 0 it is the verdict.
+ * waits for what that finds; with a share of 0 it is the verdict.  With `observes` it cannot
+ * refuse: only a draft that is expected is tried, no client's request draws it, and it is promoted
+ * when it was looked at, at the latest after time_ns.
  *
  * The verdict.  The trial is dropped when a request on its side has failed because its numbers were
  * not finite and none on the other side has.  Otherwise it lasts until `requests` have ended on
@@ -23,8 +25,8 @@
  * scores.  Otherwise it is dropped.  What a person asks for (hzp_trials_ask) comes before all of
  * these.
  *
- * Thread: engine, except hzp_trials_ask, _found, _set_wake, _running, _score, _read, _ended,
- * _bounds and _draws: any.
+ * Thread: engine, except hzp_trials_ask, _expect, _found, _set_wake, _running, _score, _read,
+ * _ended, _bounds and _draws: any.
  */
 #pragma once
 
@@ -39,6 +41,7 @@ struct hzp_trials;
 struct hzp_trials_config {
     double share;          /* share of the requests, below 1; above 0, or 0 with measured */
     bool measured;         /* each is promoted only after hzp_trials_found */
+    bool observes;         /* see above; with measured, and a share of 0 */
     uint64_t time_ns;      /* how long a trial lasts at most */
     int64_t requests;      /* that must have ended on each side, >= 1 */
     double max_drop;       /* in nats per token, >= 0 */
@@ -76,10 +79,14 @@ struct hzp_trials_stats {
 struct hzp_trials *hzp_trials_create(const struct hzp_trials_config *config);
 void hzp_trials_destroy(struct hzp_trials *t); /* NULL: no effect */
 const struct hzp_trials_config *hzp_trials_bounds(const struct hzp_trials *t);
+/* Whether a version may be dropped, so that moments have to be copied.  NULL: false. */
+bool hzp_trials_undo(const struct hzp_trials *t);
 
 /* --- The trainer ------------------------------------------------------------------------------ */
 
 void hzp_trials_begin(struct hzp_trials *t, uint64_t version, uint64_t parent, uint64_t now_ns);
+/* Whether a draft that has learned everything up to this example is to be tried. */
+bool hzp_trials_expects(struct hzp_trials *t, int64_t learned_through);
 /* now_ns: of the clock of begin. */
 enum hzp_verdict { HZP_VERDICT_NONE, HZP_VERDICT_PROMOTE, HZP_VERDICT_DROP };
 enum hzp_verdict hzp_trials_verdict(struct hzp_trials *t, uint64_t now_ns);
@@ -102,6 +109,8 @@ bool hzp_trials_draws(const struct hzp_trials *t, uint64_t key);
  * on trial any more. */
 int hzp_trials_ask(struct hzp_trials *t, uint64_t version, bool promote,
                    struct hzp_err_text *reterr);
+/* With observes: a draft that has learned everything up to this example is to be tried; 0: none. */
+void hzp_trials_expect(struct hzp_trials *t, int64_t through);
 /* What was found about the version: it may be promoted, or has to be dropped, and why.  Poke the
  * loop afterwards. */
 void hzp_trials_found(struct hzp_trials *t, uint64_t version, bool passed, const char *why);

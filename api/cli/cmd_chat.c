@@ -328,7 +328,9 @@ static void undo(struct chat *chat)
     json_auto_t *done =
         ask(chat, "POST", "/v1/undo?timeout=300", json_pack("{s:I}", "lesson", lesson));
     if (done) {
-        printf("lesson %lld is taken back: version %lld\n", (long long)lesson,
+        printf("lesson %lld is taken back: version %lld (what was said here stays in this "
+               "conversation: /clear begins anew)\n",
+               (long long)lesson,
                (long long)json_integer_value(json_object_get(done, "weights_version")));
         json_array_remove(chat->taught, n - 1);
     }

@@ -275,14 +275,14 @@ static void print_points(struct follow *f, const json_t *job)
 static void print_waiting(struct follow *f, const json_t *job)
 {
     const char *status = json_string_value(json_object_get(job, "status"));
-    json_int_t waiting = (json_int_t)json_array_size(json_object_get(job, "waiting"));
+    json_int_t waiting = (json_int_t)number_of(json_object_get(job, "samples"), "waiting");
     if (f->options->json)
         return;
     if (!f->told_queued && status && !strcmp(status, "queued"))
         printf("%s waits for the jobs before it\n", f->id);
     f->told_queued = true;
     if (waiting && !f->told_waiting)
-        printf("%lld answers wait for a reward: PUT /v1/samples/{n}/reward\n", (long long)waiting);
+        printf("%lld answers wait for a reward: GET /v1/samples\n", (long long)waiting);
     f->told_waiting = waiting;
     fflush(stdout);
 }

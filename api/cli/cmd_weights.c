@@ -154,25 +154,30 @@ static void print_lesson(const json_t *lesson)
     char taught[32];
     const char *session = json_string_value(json_object_get(lesson, "session"));
     const json_t *effect = json_object_get(lesson, "effect");
-    char so[32] = "-", changed[32] = "-";
+    char so[32] = "-", changed[32] = "-", loss[32] = "-";
     if (effect)
         snprintf(so, sizeof(so), "%lld of %lld", number_of(effect, "answered_so"),
                  number_of(effect, "asked"));
     if (number_of(effect, "others"))
         snprintf(changed, sizeof(changed), "%lld of %lld", number_of(effect, "changed"),
                  number_of(effect, "others"));
-    printf("%7lld  %-19s  %8lld  %8lld  %-9s  %-8s  %-9s  %s\n", number_of(lesson, "id"),
+    const json_t *before = json_object_get(effect, "others_loss_before");
+    const json_t *after = json_object_get(effect, "others_loss_after");
+    if (json_is_number(before) && json_is_number(after))
+        snprintf(loss, sizeof(loss), "%.3f %+.3f", json_number_value(before),
+                 json_number_value(after) - json_number_value(before));
+    printf("%7lld  %-19s  %8lld  %8lld  %-9s  %-8s  %-9s  %-12s  %s\n", number_of(lesson, "id"),
            when(lesson, "taught_unix_ms", taught), number_of(lesson, "first"),
            number_of(lesson, "last"), json_string_value(json_object_get(lesson, "state")), so,
-           changed, session ? session : "-");
+           changed, loss, session ? session : "-");
 }
 
 static void print_lessons(const json_t *json)
 {
     size_t i;
     const json_t *lesson;
-    printf("%7s  %-19s  %8s  %8s  %-9s  %-8s  %-9s  %s\n", "lesson", "taught (UTC)", "first",
-           "last", "state", "answered", "changed", "session");
+    printf("%7s  %-19s  %8s  %8s  %-9s  %-8s  %-9s  %-12s  %s\n", "lesson", "taught (UTC)", "first",
+           "last", "state", "answered", "changed", "others' loss", "session");
     json_array_foreach(json_object_get(json, "data"), i, lesson) print_lesson(lesson);
 }
 

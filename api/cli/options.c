@@ -10,6 +10,7 @@
 #include "base/file.h"
 
 #include <errno.h>
+#include <glob.h>
 #include <limits.h>
 #include <stdlib.h>
 #include <string.h>
@@ -204,6 +205,31 @@ static const char *elsewhere(const char *word)
         if (!strcmp(hzp_option_elsewhere[i].was, word))
             return hzp_option_elsewhere[i].name;
     return NULL;
+}
+
+static bool has_file(const char *dir, const char *pattern)
+{
+    char path[PATH_MAX];
+    glob_t found = {0};
+    snprintf(path, sizeof(path), "%s/%s", dir, pattern);
+    bool any = glob(path, GLOB_NOSORT, NULL, &found) == 0;
+    globfree(&found);
+    return any;
+}
+
+/* Says what to do where weights or tokenizer have a form that is not read, too. */
+static int check_model(const char *dir, struct hzp_err_text *reterr)
+{
+    HZP_TRY(hzp_model_check(dir, reterr));
+    for (int i = 0; i < hzp_options_elsewhere; i++) {
+        const char *other = hzp_option_elsewhere[i].was;
+        const char *own =
+            !strcmp(other, "tokenizer.model") ? "tokenizer.json" : "model*.safetensors*";
+        if (strchr(other, '.') && !has_file(dir, own) && has_file(dir, other))
+            return hzp_fail(reterr, HZP_EINVAL, "%s: has no %s; use %s", dir, own,
+                            hzp_option_elsewhere[i].name);
+    }
+    return HZP_OK;
 }
 
 /* No command has an option of this name. */
@@ -515,7 +541,7 @@ int hzp_options_parse(int argc, char **argv, struct hzp_options *ret, struct hzp
     const char *dir = ret->words > model ? ret->word[model] : bundled(ret);
     bool paths = ret->command == HZP_COMMAND_PLAN && hzp_is_paths_file(dir);
     if (dir && (command->command & WITH_MODEL) && !paths)
-        HZP_TRY(hzp_model_check(dir, reterr));
+        HZP_TRY(check_model(dir, reterr));
     if (ret->command == HZP_COMMAND_SERVE && dir) {
         /* The model is known now: start again with its settings, which the others override. */
         hzp_options_defaults(HZP_COMMAND_SERVE, ret);

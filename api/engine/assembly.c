@@ -249,7 +249,8 @@ static int plan_memory(struct hzp_assembly *a, struct hzp_err_text *reterr)
     struct hzp_memory_request request = {.model = a->is.model,
                                          .serving = a->is.serving,
                                          .training = a->is.training,
-                                         .gate = a->gate || a->is.gated || a->trials,
+                                         .gate =
+                                             a->gate || a->is.gated || hzp_trials_undo(a->trials),
                                          .slots = HZP_MAX(a->is.slots, 1),
                                          .limit = memory_limit(a),
                                          .lanes = lane_bytes(a),

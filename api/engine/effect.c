@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "api/engine/effect.h"
 
+#include "api/learn/examples.h"
 #include "api/learn/lessons.h"
 #include "base/arena.h"
 #include "base/log.h"
@@ -20,11 +21,13 @@ enum {
     TOGETHER = 4,       /* requests at a time */
     ROUNDS = 4,         /* in which what a swap interrupted is asked again */
     SHOWN = 3,          /* answers that changed, or were taught, in what is stored */
-    SHOWN_BYTES = 160,
+    SHOWN_BYTES = 320,
+    HELD_MAX = 8,      /* samples of --gate and --replay whose loss is measured */
+    HELD_TOKENS = 256, /* so much of each */
 };
 /* Members of what is found that hold texts. */
-static const char *const text_names[] = {"samples", "questions"};
-static const uint64_t look_ns = 5000000u, credit_max_ns = 10000000000u;
+static const char *const text_names[] = {"samples", "questions", "paraphrases"};
+static const uint64_t look_ns = 5000000u, credit_max_ns = 10000000000u, draft_min_ns = 50000000u;
 
 /* A prompt and its greedy answer. */
 struct question {
@@ -38,7 +41,10 @@ struct question {
 
 struct lesson {
     int64_t first, last;
-    uint64_t version; /* that served when it was accepted */
+    uint64_t version;         /* that served when it was accepted */
+    uint64_t at_ns;           /* when that was */
+    struct hzp_sample **asks; /* owned, as of hzp_effects_note */
+    int32_t asks_count;
 };
 
 struct hzp_effects {
@@ -50,10 +56,14 @@ struct hzp_effects {
     /* the thread's */
     bool trying;                   /* what is asked now, the version on trial answers */
     uint64_t tried;                /* the newest trial that was measured */
+    uint64_t publish_ns;           /* when it is published, whatever is not known; 0: it does not */
     struct hzp_sample_group group; /* the samples that `refused` is about */
     json_t *refused;               /* NULL: it was not refused */
     struct question *other; /* [config.others], `others` of them, with answers of `version` */
     int32_t others;
+    struct hzp_sample *held[HELD_MAX]; /* `helds` of them, borrowed */
+    int32_t helds;
+    double held_loss; /* theirs by `version`; NAN: not known */
     bool picked;
     int64_t credit_ns; /* how long may be measured now */
     uint64_t credit_at_ns;
@@ -78,6 +88,23 @@ static uint64_t serving(const struct hzp_effects *e, int64_t *ret_learned)
     if (ret_learned)
         *ret_learned = stats.learned_through;
     return stats.serving_id;
+}
+
+/* ---- drafts that are only looked at ---- */
+
+static struct hzp_trials *observed(const struct hzp_effects *e)
+{
+    return hzp_trials_undo(e->config.trials) ? NULL : e->config.trials;
+}
+
+/* The trial of which something was asked may end. */
+static void let_publish(struct hzp_effects *e)
+{
+    if (!e->publish_ns)
+        return;
+    e->publish_ns = 0;
+    hzp_trials_found(e->config.trials, e->tried, true, "");
+    hzp_loop_poke(e->config.loop);
 }
 
 /* ---- asking ---- */
@@ -115,6 +142,8 @@ static void await(struct hzp_effects *e, struct hzp_request *rq)
     while (!hzp_request_final(rq)) {
         if (atomic_load(&e->closing) && !atomic_exchange(&rq->cancel, true))
             hzp_loop_poke(e->config.loop);
+        if (hzp_now_ns() >= e->publish_ns)
+            let_publish(e);
         hzp_wake_wait(&e->wake, look_ns);
     }
     hzp_request_await_release(rq);
@@ -179,15 +208,17 @@ static uint64_t ask(struct hzp_effects *e, struct question *q, int32_t count)
     return version;
 }
 
-/* The mean loss on the samples' learned tokens under one version; NAN: no version had them all. */
+/* The mean loss on the learned tokens among the first `most` of each sample under one version; NAN:
+ * no version had them all. */
 static double loss_of(struct hzp_effects *e, struct hzp_sample *const *sample, int32_t count,
-                      uint64_t version)
+                      int32_t most, uint64_t version)
 {
     double sum = 0, weights = 0;
     bool all = count > 0;
     for (int32_t i = 0; i < count && all; i++) {
         const struct hzp_sample *s = sample[i];
         int32_t tokens = hzp_sample_first(s); /* a pair asks for its chosen answer */
+        tokens = HZP_MIN(tokens, most);
         struct hzp_request *rq = submit(e, s->token, tokens, 0);
         if (!rq)
             return NAN;
@@ -259,8 +290,11 @@ static void pick(struct hzp_effects *e)
     const struct hzp_gate *gate = hzp_state_gate(e->config.state);
     struct hzp_sample *taught[HZP_EFFECT_OTHERS_MAX];
     int32_t half = (e->config.others + 1) / 2;
-    for (int32_t i = 0; gate && i < gate->count && e->others < half; i++)
+    for (int32_t i = 0; gate && i < gate->count && e->others < half; i++) {
+        if (e->helds < HELD_MAX / 2)
+            e->held[e->helds++] = gate->sample[i];
         add_other(e, gate->sample[i], false);
+    }
     int32_t room = (e->config.others - e->others + 1) / 2;
     struct hzp_state_stats stats;
     hzp_state_read_stats(e->config.state, &stats);
@@ -271,12 +305,22 @@ static void pick(struct hzp_effects *e)
         hzp_sample_destroy(taught[i]);
     }
     for (int32_t i = 0; e->others < e->config.others; i++) {
-        const struct hzp_sample *s = hzp_sample_queue_replay(hzp_state_queue(e->config.state), i);
+        struct hzp_sample *s = hzp_sample_queue_replay(hzp_state_queue(e->config.state), i);
         if (!s)
             break;
+        if (e->helds < HELD_MAX)
+            e->held[e->helds++] = s;
         add_other(e, s, false);
     }
     e->picked = true;
+}
+
+static bool is_forgotten(struct hzp_effects *e, int64_t number)
+{
+    int64_t none[1], count = 0;
+    if (number)
+        hzp_state_marked(e->config.state, HZP_MARK_DELETED, number, number, none, 0, &count);
+    return count > 0;
 }
 
 /* Nothing is kept of examples that were forgotten. */
@@ -284,10 +328,7 @@ static void drop_forgotten(struct hzp_effects *e)
 {
     int32_t kept = 0;
     for (int32_t i = 0; i < e->others; i++) {
-        int64_t none[1], n = e->other[i].number, count = 0;
-        if (n)
-            hzp_state_marked(e->config.state, HZP_MARK_DELETED, n, n, none, 0, &count);
-        if (count)
+        if (is_forgotten(e, e->other[i].number))
             clear(&e->other[i]);
         else
             e->other[kept++] = e->other[i];
@@ -302,6 +343,7 @@ static void refresh(struct hzp_effects *e)
         pick(e);
     drop_forgotten(e);
     uint64_t version = e->others ? ask(e, e->other, e->others) : serving(e, NULL);
+    e->held_loss = loss_of(e, e->held, e->helds, HELD_TOKENS, version);
     atomic_store(&e->version, version);
     e->credit_ns -= (int64_t)(hzp_now_ns() - begin);
 }
@@ -365,10 +407,10 @@ static json_t *loss_json(double loss)
     return isfinite(loss) ? json_real(loss) : json_null();
 }
 
-/* Asks the others again and compares, if what they had answered was by `from`.  The new answers are
- * what the next lesson begins with, if they are not of a version on trial.  Returns how many were
- * compared. */
-static int32_t compare(struct hzp_effects *e, uint64_t from, json_t *json)
+/* Asks the others again and compares, if what they had answered was by `from`.  judged 0: the new
+ * answers are what the next lesson begins with; else they are of this version, which may be
+ * dropped.  Returns how many were compared. */
+static int32_t compare(struct hzp_effects *e, uint64_t from, uint64_t judged, json_t *json)
 {
     bool known = atomic_load(&e->version) == from;
     int32_t compared = 0, changed = 0;
@@ -377,7 +419,8 @@ static int32_t compare(struct hzp_effects *e, uint64_t from, json_t *json)
     struct question *was = hzp_xcalloc((size_t)e->config.others, sizeof(*was));
     memcpy(was, e->other, (size_t)e->others * sizeof(*was));
     uint64_t version = ask(e, e->other, e->others);
-    known = known && (!e->trying || version == hzp_trials_running(e->config.trials));
+    double held_loss = loss_of(e, e->held, e->helds, HELD_TOKENS, version);
+    known = known && (!judged || version == judged);
     for (int32_t i = 0; i < e->others && known; i++) {
         const struct question *q = &e->other[i];
         if (q->answered < 0 || was[i].answered < 0)
@@ -392,10 +435,14 @@ static int32_t compare(struct hzp_effects *e, uint64_t from, json_t *json)
                                                      text_of(e, was[i].answer, was[i].answered),
                                                      "after", text_of(e, q->answer, q->answered)));
     }
-    if (e->trying)
+    json_object_set_new(json, "others_loss_before", loss_json(known ? e->held_loss : NAN));
+    json_object_set_new(json, "others_loss_after", loss_json(known ? held_loss : NAN));
+    if (judged) {
         memcpy(e->other, was, (size_t)e->others * sizeof(*was));
-    else
+    } else {
         atomic_store(&e->version, version);
+        e->held_loss = held_loss;
+    }
     free(was);
     json_object_set_new(json, "others", json_integer(compared));
     json_object_set_new(json, "changed", compared ? json_integer(changed) : json_null());
@@ -407,7 +454,8 @@ static int32_t compare(struct hzp_effects *e, uint64_t from, json_t *json)
  * is none, or it could not be asked. */
 static bool try_trial(struct hzp_effects *e)
 {
-    uint64_t trial = e->config.trials ? hzp_trials_running(e->config.trials) : 0;
+    struct hzp_trials *judging = hzp_trials_undo(e->config.trials) ? e->config.trials : NULL;
+    uint64_t trial = judging ? hzp_trials_running(judging) : 0;
     uint64_t from = serving(e, NULL);
     char why[160];
     if (!trial || trial == e->tried)
@@ -418,7 +466,7 @@ static bool try_trial(struct hzp_effects *e)
         json_pack("{s:I, s:I}", "from_version", (json_int_t)from, "to_version", (json_int_t)trial);
     e->group = hzp_sample_queue_group(hzp_state_queue(e->config.state));
     e->trying = true;
-    int32_t compared = compare(e, from, json);
+    int32_t compared = compare(e, from, trial, json);
     e->trying = false;
     int changed = (int)json_integer_value(json_object_get(json, "changed"));
     bool passed = changed <= e->config.max_effect * compared;
@@ -470,18 +518,58 @@ static void ask_taught(struct hzp_effects *e, struct hzp_sample *const *sample, 
     json_object_set_new(json, "questions", questions);
 }
 
+/* Asks what was taught in other words: whether the answer has the taught one in it. */
+static void ask_paraphrases(struct hzp_effects *e, const struct lesson *lesson, json_t *json)
+{
+    int32_t asked = 0, so = 0;
+    json_t *list = json_array();
+    for (int32_t i = 0; i < lesson->asks_count; i++) {
+        const struct hzp_sample *s = lesson->asks[i];
+        struct question q;
+        if (is_forgotten(e, s->sequence_number) || !make_question(s, OWN_TOKENS, &q))
+            continue;
+        json_t *taught = text_of(e, s->token + q.count, q.tokens_max);
+        q.tokens_max = OWN_TOKENS;
+        ask(e, &q, 1);
+        json_t *answer = text_of(e, q.answer, HZP_MAX(q.answered, 0));
+        const char *want = json_string_value(taught), *got = json_string_value(answer);
+        bool same = want && got && *want && strstr(got, want + strspn(want, " "));
+        asked += q.answered >= 0;
+        so += same;
+        if (q.answered >= 0 && asked <= HZP_PARAPHRASES)
+            json_array_append_new(list, json_pack("{s:o, s:O, s:b}", "prompt",
+                                                  text_of(e, q.token, q.count), "answer", answer,
+                                                  "so", same));
+        json_decref(taught);
+        json_decref(answer);
+        clear(&q);
+    }
+    json_object_set_new(json, "paraphrased", json_integer(asked));
+    json_object_set_new(json, "paraphrased_so", json_integer(so));
+    json_object_set_new(json, "paraphrases", list);
+}
+
 static void give(struct hzp_effects *e, const struct lesson *lesson, json_t *json)
 {
-    const json_t *changed = json_object_get(json, "changed");
+    static const char *const name[] = {"loss_before",
+                                       "loss_after",
+                                       "answered_so",
+                                       "asked",
+                                       "changed",
+                                       "others",
+                                       "paraphrased_so",
+                                       "paraphrased",
+                                       "others_loss_before",
+                                       "others_loss_after"};
+    double was[HZP_COUNT(name)];
+    for (int i = 0; i < HZP_COUNT(name); i++)
+        was[i] = json_number_value(json_object_get(json, name[i]));
     hzp_log(HZP_LOG_INFO, "train",
             "lesson examples=%" PRId64 "..%" PRId64 " loss_before=%.3f loss_after=%.3f "
-            "answered_so=%d/%d changed=%d/%d",
-            lesson->first, lesson->last, json_number_value(json_object_get(json, "loss_before")),
-            json_number_value(json_object_get(json, "loss_after")),
-            (int)json_integer_value(json_object_get(json, "answered_so")),
-            (int)json_integer_value(json_object_get(json, "asked")),
-            (int)json_integer_value(changed),
-            (int)json_integer_value(json_object_get(json, "others")));
+            "answered_so=%.0f/%.0f changed=%.0f/%.0f paraphrased_so=%.0f/%.0f "
+            "others_loss_before=%.3f others_loss_after=%.3f draft=%d",
+            lesson->first, lesson->last, was[0], was[1], was[2], was[3], was[4], was[5], was[6],
+            was[7], was[8], was[9], json_is_true(json_object_get(json, "draft")));
     hzp_state_put_effect(e->config.state, lesson->first, json, text_names, HZP_COUNT(text_names));
     HZP_LOCKED(&e->lock);
     uint32_t at = e->found_at++ % EFFECT_KEPT;
@@ -490,8 +578,9 @@ static void give(struct hzp_effects *e, const struct lesson *lesson, json_t *jso
     e->found[at].json = json;
 }
 
-/* Waits until the lesson is learned, or will not be.  False: there is nothing to measure. */
-static bool learned(struct hzp_effects *e, const struct lesson *lesson)
+/* Waits until the lesson is learned, or the draft that ends it is looked at (*ret_trial; NULL: not
+ * for that), or it will not be learned.  False: there is nothing to measure. */
+static bool learned(struct hzp_effects *e, const struct lesson *lesson, uint64_t *ret_trial)
 {
     int64_t through;
     for (;;) {
@@ -500,41 +589,62 @@ static bool learned(struct hzp_effects *e, const struct lesson *lesson)
         serving(e, &through);
         if (hzp_state_settled(e->config.state, lesson->first, lesson->last, through))
             break;
+        uint64_t trial = ret_trial && observed(e) ? hzp_trials_running(e->config.trials) : 0;
+        if (trial > e->tried)
+            return (*ret_trial = trial) != 0;
         if (!try_trial(e))
             hzp_wake_wait(&e->wake, look_ns);
     }
     return hzp_state_learned(e->config.state, lesson->last, through) == HZP_EXAMPLE_LEARNED;
 }
 
+/* Measures the lesson by the draft that ends it, or the version that serves (trial 0). */
+static void find(struct hzp_effects *e, const struct lesson *lesson, uint64_t trial,
+                 struct hzp_sample *const *sample, int32_t n, double before)
+{
+    uint64_t version = trial ? trial : serving(e, NULL), begin = hzp_now_ns();
+    json_t *json = json_pack("{s:I, s:I, s:o}", "from_version", (json_int_t)lesson->version,
+                             "to_version", (json_int_t)version, "loss_before", loss_json(before));
+    e->trying = trial;
+    e->tried = HZP_MAX(e->tried, trial);
+    if (trial)
+        e->publish_ns = begin + HZP_MAX((begin - lesson->at_ns) / 3, draft_min_ns);
+    compare(e, lesson->version, 0, json);
+    double after = loss_of(e, sample, n, INT32_MAX, 0);
+    json_object_set_new(json, "loss_after", loss_json(after));
+    ask_taught(e, sample, n, json);
+    json_object_set_new(json, "draft",
+                        json_boolean(trial && hzp_trials_running(e->config.trials) == trial));
+    let_publish(e);
+    e->trying = false;
+    bool done = !trial || learned(e, lesson, NULL);
+    ask_paraphrases(e, lesson, json);
+    e->credit_ns -= (int64_t)(hzp_now_ns() - begin);
+    if (!done || atomic_load(&e->closing) || !isfinite(after)) /* the server ends, or is too busy */
+        json_decref(json);
+    else
+        give(e, lesson, json);
+    keep_all_taught(e, sample, HZP_MIN(n, 2));
+}
+
 static void measure(struct hzp_effects *e, const struct lesson *lesson)
 {
     struct hzp_sample *sample[OWN_MAX];
-    uint64_t begin = hzp_now_ns();
+    uint64_t begin = hzp_now_ns(), trial = 0;
     int32_t n = hzp_state_samples(e->config.state, lesson->first, lesson->last, OWN_MAX, sample);
-    double before = loss_of(e, sample, n, lesson->version);
+    if (n > 0 && observed(e) && atomic_load(&e->version) == lesson->version)
+        hzp_trials_expect(e->config.trials, lesson->last);
+    double before = loss_of(e, sample, n, INT32_MAX, lesson->version);
     e->credit_ns -= (int64_t)(hzp_now_ns() - begin);
-    if (n > 0 && learned(e, lesson)) {
-        begin = hzp_now_ns();
-        json_t *json = json_object();
-        uint64_t version = serving(e, NULL);
-        double after = loss_of(e, sample, n, 0);
-        json_object_set_new(json, "from_version", json_integer((json_int_t)lesson->version));
-        json_object_set_new(json, "to_version", json_integer((json_int_t)version));
-        json_object_set_new(json, "loss_before", loss_json(before));
-        json_object_set_new(json, "loss_after", loss_json(after));
-        ask_taught(e, sample, n, json);
-        compare(e, lesson->version, json);
-        e->credit_ns -= (int64_t)(hzp_now_ns() - begin);
-        if (atomic_load(&e->closing) || !isfinite(after)) /* the server ends, or is too busy */
-            json_decref(json);
-        else
-            give(e, lesson, json);
-        keep_all_taught(e, sample, HZP_MIN(n, 2));
+    if (n > 0 && learned(e, lesson, &trial)) {
+        find(e, lesson, trial, sample, n, before);
     } else if (e->refused && lesson->first >= e->group.first && lesson->last <= e->group.last) {
         json_object_set_new(e->refused, "loss_before", loss_json(before));
         hzp_state_put_effect(e->config.state, lesson->first, e->refused, text_names,
                              HZP_COUNT(text_names));
     }
+    if (observed(e))
+        hzp_trials_expect(e->config.trials, 0);
     for (int32_t i = 0; i < n; i++)
         hzp_sample_destroy(sample[i]);
 }
@@ -566,13 +676,15 @@ static void *run(void *arg)
         bool any = e->count > 0;
         hzp_lock_release(&e->lock);
         if (!any) {
-            bool trial = e->config.trials && hzp_trials_running(e->config.trials) > e->tried;
+            bool trial = hzp_trials_undo(e->config.trials) &&
+                         hzp_trials_running(e->config.trials) > e->tried;
             if (!try_trial(e)) /* one that could not be asked is asked again */
                 hzp_wake_wait(&e->wake, trial ? look_ns : UINT64_MAX);
             continue;
         }
         if (has_credit(e))
             measure(e, &lesson);
+        hzp_examples_free(lesson.asks, lesson.asks_count);
         hzp_lock_take(&e->lock);
         e->count--;
         memmove(e->waiting, e->waiting + 1, (size_t)e->count * sizeof(*e->waiting));
@@ -589,6 +701,8 @@ static void destroy(struct hzp_effects *e)
         json_decref(e->found[i].json);
     for (int32_t i = 0; i < e->config.others; i++)
         free(e->other[i].token);
+    for (int32_t i = 0; i < e->count; i++)
+        hzp_examples_free(e->waiting[i].asks, e->waiting[i].asks_count);
     hzp_wake_fini(&e->wake);
     hzp_wake_fini(&e->asked);
     hzp_lock_fini(&e->lock);
@@ -638,19 +752,23 @@ void hzp_effects_prepare(struct hzp_effects *e, uint64_t wait_ns)
         hzp_wake_wait(&e->asked, end - now);
 }
 
-void hzp_effects_note(struct hzp_effects *e, int64_t first, int64_t last)
+void hzp_effects_note(struct hzp_effects *e, int64_t first, int64_t last, struct hzp_sample **asks,
+                      int32_t count)
 {
-    int64_t through;
-    if (!e)
-        return;
-    struct lesson lesson = {.first = first, .last = last, .version = serving(e, &through)};
-    if (hzp_state_settled(e->config.state, first, last, through))
-        return; /* the body was sent before */
-    hzp_lock_take(&e->lock);
-    if (e->count < EFFECT_WAITING)
-        e->waiting[e->count++] = lesson;
-    hzp_lock_release(&e->lock);
-    hzp_wake_poke(&e->wake);
+    int64_t through = 0;
+    uint64_t version = e ? serving(e, &through) : 0;
+    struct lesson lesson = {first, last, version, hzp_now_ns(), asks, count};
+    bool sent = e && hzp_state_settled(e->config.state, first, last, through), taken = false;
+    if (e && !sent) { /* it was not sent before */
+        hzp_lock_take(&e->lock);
+        taken = e->count < EFFECT_WAITING;
+        if (taken)
+            e->waiting[e->count++] = lesson;
+        hzp_lock_release(&e->lock);
+        hzp_wake_poke(&e->wake);
+    }
+    if (!taken)
+        hzp_examples_free(asks, count);
 }
 
 bool hzp_effects_pending(struct hzp_effects *e, int64_t first)

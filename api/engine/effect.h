@@ -5,8 +5,13 @@
  *     learned  their loss, and the answers to their prompts, under the version that serves then;
  *              the answers to other prompts, which are compared with those of the version before
  *
- * With trials the others are asked before the lesson is published, too, of the version on trial,
- * which may be promoted only if at most max_effect of their answers have changed.
+ * With trials that judge, the others are asked before the lesson is published, too, of the version
+ * on trial, which may be promoted only if at most max_effect of their answers have changed.
+ *
+ * With trials that only observe (weights/trials.h), all that is found is found of the draft that
+ * ends the lesson, before it is published: where the others' answers are known when the lesson is
+ * accepted, for at most a third of the time that the lesson has taken, and the trials' time.  What
+ * is not known by then is asked of the same version when it serves.
  *
  * Other prompts are those of --gate, of earlier lessons and of --replay.  Their answers are kept
  * from lesson to lesson and asked anew where another version serves than the one that gave them.
@@ -29,7 +34,7 @@ enum { HZP_EFFECT_OTHERS_MAX = 256 };
 
 struct hzp_effects_config {    /* all borrowed */
     int32_t others;            /* prompts that are asked beside the lesson's; 1 .. the maximum */
-    struct hzp_trials *trials; /* those that wait for hzp_trials_found; NULL: none do */
+    struct hzp_trials *trials; /* those that judge by max_effect, or observe; NULL: none do */
     double max_effect;         /* share of the others' answers that may change then */
     struct hzp_state *state;
     struct hzp_scheduler *scheduler;
@@ -48,8 +53,11 @@ void hzp_effects_stop(struct hzp_effects *e);
  * serves are known, unless another lesson is being learned, or another thread waits.  NULL: no
  * effect. */
 void hzp_effects_prepare(struct hzp_effects *e, uint64_t wait_ns);
-/* Examples first .. last were accepted together.  NULL: no effect. */
-void hzp_effects_note(struct hzp_effects *e, int64_t first, int64_t last);
+/* Examples first .. last were accepted together.  asks [count], array and samples, are taken over:
+ * what they teach was taught by the example with their number, to other prompts, which are asked
+ * when it is learned.  e NULL: no effect but that. */
+void hzp_effects_note(struct hzp_effects *e, int64_t first, int64_t last, struct hzp_sample **asks,
+                      int32_t count);
 /* Whether the lesson that begins with `first` is still to be measured.  NULL: false. */
 bool hzp_effects_pending(struct hzp_effects *e, int64_t first);
 /* What was found, as in api/learn/lessons.h: a new reference; NULL: it was not measured, or is not

@@ -15,6 +15,7 @@
 #include <time.h>
 
 enum phase { OPENING, RUNNING, ENDED };
+enum { OBSERVED_NS = 500000000 }; /* a version waits no longer for what is measured of it */
 
 struct hzp_engine_thread {
     pthread_t thread;
@@ -115,7 +116,7 @@ static int open_parts(struct hzp_engine *e, struct hzp_err_text *reterr)
                                      .first = e->config.first,
                                      .last = e->config.source};
     a->gate = e->state ? hzp_state_gate(e->state) : NULL;
-    a->trials = e->trials;
+    a->trials = e->trials ? e->trials : e->observed;
     if (a->is.group)
         HZP_TRY(hzp_group_agree_learning(a->is.group, a->is.training != NULL, reterr));
     if (a->is.group && e->state)
@@ -214,6 +215,7 @@ static void free_engine(struct hzp_engine *e)
     hzp_assembly_close(&e->parts);
     hzp_sites_close(e->sites);
     hzp_trials_destroy(e->trials);
+    hzp_trials_destroy(e->observed);
     free(e);
 }
 
@@ -253,7 +255,20 @@ static bool keeps_checkpoints(const struct hzp_engine_settings *s)
     return !s->no_train && !s->learning.no_checkpoint_copy && !(dir && !strcmp(dir, "none"));
 }
 
-static int open_trials(struct hzp_engine *e, int32_t slots, struct hzp_err_text *reterr)
+/* What a lesson changes is measured before its last version is published, where that can be: of a
+ * draft on one rank. */
+static void open_observed(struct hzp_engine *e, int32_t slots, bool alone)
+{
+    const struct hzp_engine_settings *s = e->config.settings;
+    const struct hzp_trials_config config = {
+        .measured = true, .observes = true, .time_ns = OBSERVED_NS, .requests = 1};
+    if (alone && slots > 1 && !s->no_train && e->config.effects && s->learning.effect > 0 &&
+        s->training.publish_every == 1 && !s->mesh.url.count)
+        e->observed = hzp_trials_create(&config);
+}
+
+/* alone: there is one rank. */
+static int open_trials(struct hzp_engine *e, int32_t slots, bool alone, struct hzp_err_text *reterr)
 {
     const struct hzp_engine_settings *s = e->config.settings;
     const struct hzp_canary_settings *canary = &s->canary;
@@ -261,8 +276,10 @@ static int open_trials(struct hzp_engine *e, int32_t slots, struct hzp_err_text 
     if (s->learning.max_effect > 0 && s->learning.max_effect < 1 && !s->learning.effect)
         return hzp_wrong(reterr, "--max-effect",
                          "needs --effect 1 or more: there is nothing to ask");
-    if (s->no_train || (!share && !bounds))
+    if (s->no_train || (!share && !bounds)) {
+        open_observed(e, slots, alone);
         return HZP_OK;
+    }
     if (share && (slots < 3 || !(s->serving.pin_seconds > 0)))
         return hzp_wrong(reterr, "--canary", "needs --slots 3 or more (here %d), and --pin-seconds",
                          slots);
@@ -328,7 +345,7 @@ static int read_host_parts(struct hzp_engine *e, struct hzp_err_text *reterr)
                                          .quiet = e->config.quiet};
     HZP_TRY(hzp_exclusions_check(s, ranks, reterr));
     HZP_TRY(check_prefix(&s->serving, reterr));
-    HZP_TRY(open_trials(e, slots, reterr));
+    HZP_TRY(open_trials(e, slots, ranks == 1 && !group, reterr));
     HZP_TRY(hzp_settings_policy(&s->split, &e->policy, reterr));
     HZP_TRY(hzp_assembly_read(&config, &e->parts, reterr));
     return s->no_train ? HZP_OK : open_state(e, reterr);
@@ -339,7 +356,7 @@ static void start_effects(struct hzp_engine *e)
     const struct hzp_learning_settings *l = &e->config.settings->learning;
     bool bounds = e->trials && hzp_trials_bounds(e->trials)->measured;
     struct hzp_effects_config config = {.others = (int32_t)l->effect,
-                                        .trials = bounds ? e->trials : NULL,
+                                        .trials = bounds ? e->trials : e->observed,
                                         .max_effect = l->max_effect,
                                         .state = e->state,
                                         .scheduler = e->parts.scheduler,

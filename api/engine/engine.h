@@ -53,7 +53,8 @@ struct hzp_engine {
     struct hzp_effects *effects;   /* NULL: what lessons change is not measured */
     struct hzp_rollouts *rollouts; /* NULL: not as `effects` asks */
     struct hzp_sites *sites;       /* NULL: no --mesh; constant while it runs */
-    struct hzp_trials *trials;     /* NULL: drafts are published at once */
+    struct hzp_trials *trials;     /* that drafts pass before they are published; NULL: none */
+    struct hzp_trials *observed;   /* that they are only looked at in; NULL: they are not */
     bool by_lesson;                /* versions are those of groups of lessons */
     struct hzp_engine_thread *thread;
     bool again; /* engine thread: a damaged checkpoint was set aside while opening */

@@ -11,9 +11,11 @@
 #include <fcntl.h>
 #include <inttypes.h>
 #include <limits.h>
+#include <linux/fs.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
@@ -185,7 +187,7 @@ static int64_t hour_of(const char *path)
     return stat(file, &st) < 0 && stat(path, &st) < 0 ? 0 : (int64_t)st.st_mtime / 3600;
 }
 
-static int64_t bytes_of(const char *path)
+int64_t hzp_checkpoint_bytes(const char *path)
 {
     int64_t sum = 0;
     HZP_ENDED(hzp_dir_end) DIR *dir = opendir(path);
@@ -220,7 +222,7 @@ static struct hzp_kept_one *list(const char *parent, DIR *dir, int64_t *ret_coun
             old = hzp_xrealloc(old, (size_t)(count + 1) * sizeof(*old));
             old[count++] = (struct hzp_kept_one){.number = n,
                                                  .hour = hour_of(path),
-                                                 .bytes = bytes_of(path),
+                                                 .bytes = hzp_checkpoint_bytes(path),
                                                  .tagged = tagged(path)};
         }
     }
@@ -259,7 +261,7 @@ static int copy_file(const char *from, const char *to)
     char piece[1 << 16];
     int in = open(from, O_RDONLY | O_CLOEXEC);
     int out = open(to, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
-    ssize_t n = in < 0 || out < 0 ? -1 : 1;
+    ssize_t n = in < 0 || out < 0 ? -1 : ioctl(out, FICLONE, in) == 0 ? 0 : 1;
     while (n > 0 && (n = read(in, piece, sizeof(piece))) > 0)
         if (hzp_file_write(out, piece, (size_t)n) < 0)
             n = -1;
@@ -272,50 +274,47 @@ static int copy_file(const char *from, const char *to)
     return error ? HZP_EIO : HZP_OK;
 }
 
-/* Puts a file into another directory whole, or as a link to it. */
-static int put_file(const char *from, const char *to, const char *name, bool linked,
-                    struct hzp_err_text *reterr)
+/* Copies the plain files of a directory, but those left out, to another; weights: only the weights'
+ * files.  Others are linked where the file system has links. */
+static int place(const char *from, const char *to, const char *const *left_out, int32_t count,
+                 bool weights, struct hzp_err_text *reterr)
 {
     char source[PATH_MAX + 256], target[PATH_MAX + 256], temporary[PATH_MAX + 264];
-    snprintf(source, sizeof(source), "%s/%s", from, name);
-    snprintf(target, sizeof(target), "%s/%s", to, name);
-    snprintf(temporary, sizeof(temporary), "%s%s", target, unfinished);
-    if ((linked && link(source, target) == 0) ||
-        (copy_file(source, temporary) == HZP_OK && rename(temporary, target) == 0))
-        return HZP_OK;
-    return hzp_fail(reterr, HZP_EIO, "%s: cannot be written: %s", target, strerror(errno));
-}
-
-/* Puts the regular files that begin so, but for those left out, from one directory into another. */
-static int put_files(const char *from, const char *to, const char *begin,
-                     const char *const *left_out, int32_t count, bool linked,
-                     struct hzp_err_text *reterr)
-{
-    HZP_ENDED(hzp_dir_end) DIR *dir = opendir(from);
+    HZP_TRY(hzp_dir_make(to, NULL, reterr));
+    DIR *dir = opendir(from);
     if (!dir)
         return hzp_fail(reterr, HZP_EIO, "%s: %s", from, strerror(errno));
-    for (struct dirent *entry; (entry = readdir(dir));) {
+    int r = HZP_OK;
+    for (struct dirent *entry; r >= 0 && (entry = readdir(dir));) {
         struct stat st;
-        bool skip = strncmp(entry->d_name, begin, strlen(begin)) != 0;
+        bool skip = weights && strncmp(entry->d_name, "model", 5);
         for (int32_t i = 0; i < count; i++)
             skip = skip || !strcmp(entry->d_name, left_out[i]);
-        if (!skip && fstatat(dirfd(dir), entry->d_name, &st, 0) == 0 && S_ISREG(st.st_mode))
-            HZP_TRY(put_file(from, to, entry->d_name, linked, reterr));
+        snprintf(source, sizeof(source), "%s/%s", from, entry->d_name);
+        snprintf(target, sizeof(target), "%s/%s", to, entry->d_name);
+        snprintf(temporary, sizeof(temporary), "%s%s", target, unfinished);
+        if (skip || stat(source, &st) < 0 || !S_ISREG(st.st_mode))
+            continue;
+        if (!weights && link(source, target) == 0)
+            continue;
+        if (copy_file(source, temporary) < 0 || rename(temporary, target) < 0)
+            r = hzp_fail(reterr, HZP_EIO, "%s: cannot be written: %s", target, strerror(errno));
     }
-    return hzp_file_sync_dir(to) < 0 ? hzp_fail(reterr, HZP_EIO, "%s: %s", to, strerror(errno))
-                                     : HZP_OK;
+    closedir(dir);
+    if (r >= 0 && hzp_file_sync_dir(to) < 0)
+        r = hzp_fail(reterr, HZP_EIO, "%s: %s", to, strerror(errno));
+    return r;
 }
 
 int hzp_checkpoint_link(const char *from, const char *to, const char *const *left_out,
                         int32_t count, struct hzp_err_text *reterr)
 {
-    HZP_TRY(hzp_dir_make(to, NULL, reterr));
-    return put_files(from, to, "", left_out, count, true, reterr);
+    return place(from, to, left_out, count, false, reterr);
 }
 
 int hzp_checkpoint_copy_weights(const char *from, const char *to, struct hzp_err_text *reterr)
 {
-    return put_files(from, to, "model", NULL, 0, false, reterr);
+    return place(from, to, NULL, 0, true, reterr);
 }
 
 /* --- Whole or damaged ------------------------------------------------------------------------- */

@@ -45,6 +45,9 @@ uint64_t hzp_checkpoint_below(const char *parent, uint64_t below);
 void hzp_checkpoint_prune(const char *parent, const struct hzp_retention *policy,
                           const char *const *needed, int32_t count);
 
+/* How many bytes the plain files of a directory have together; 0: none. */
+int64_t hzp_checkpoint_bytes(const char *path);
+
 /* HZP_OK: the directory has a configuration, weights and a trainer's state, whose files are as long
  * as their headers say.  HZP_ENOENT, HZP_EFORMAT: not so; HZP_EIO: it could not be read.  Contents
  * are checked when they are loaded. */
@@ -55,8 +58,8 @@ int hzp_checkpoint_whole(const char *dir, struct hzp_err_text *reterr);
 int hzp_checkpoint_link(const char *from, const char *to, const char *const *left_out,
                         int32_t count, struct hzp_err_text *reterr);
 
-/* Copies the weights' files of directory `from` to `to`, where they replace those of that name.
- * HZP_EIO. */
+/* Copies the weights' files of directory `from` to `to`, where they replace those of that name;
+ * blocks are shared where the file system can.  HZP_EIO. */
 int hzp_checkpoint_copy_weights(const char *from, const char *to, struct hzp_err_text *reterr);
 
 /* Renames directory `from` to `to`, which it replaces, and syncs both `from` and `parent`, which

@@ -666,5 +666,5 @@ int hzp_parse_object(void *ctx, int64_t line, json_t *object)
     if (!json_is_object(object))
         return hzp_parse_look_on(p, hzp_parse_bad(p, "", "must be an object"));
     drop_nulls(object);
-    return hzp_parse_look_on(p, hzp_parse_preference(p, object));
+    return hzp_parse_look_on(p, hzp_parse_asked(p, object));
 }

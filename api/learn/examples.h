@@ -9,6 +9,7 @@
  *     {"text": "..."}                          all but the first token, and the end token
  *     {"tokens": [..], "learn": [0, 1, ..]}    as given; learn absent: all but the first; weights
  *                                              and a loss may stand beside them (row_losses.c)
+ *     {.., "paraphrases": ["..."]}             the prompt in other words: asked, not learned
  *     {"prompt", "chosen", "rejected"}         a pair of answers (pairs.c), as TRL writes it, or as
  *                                              OpenAI does
  *     and those of forms.h: alpaca, messages, ShareGPT, other names for prompt and completion;
@@ -89,6 +90,12 @@ int hzp_example_reader_feed(struct hzp_example_reader *reader, const char *data,
                             bool last, struct hzp_err_text *reterr);
 size_t hzp_example_reader_bytes(const struct hzp_example_reader *reader);  /* that it holds */
 int32_t hzp_example_reader_count(const struct hzp_example_reader *reader); /* examples so far */
+/* The prompts in other words, the first HZP_ASKS, as samples with their answers, for
+ * hzp_effects_note: array and samples are the caller's; a sample's number is its example's index
+ * from 1. */
+enum { HZP_PARAPHRASES = 8, HZP_ASKS = 64 }; /* HZP_PARAPHRASES: of one example at most */
+struct hzp_sample **hzp_example_reader_take_asks(struct hzp_example_reader *reader,
+                                                 int32_t *ret_count);
 /* Their samples, borrowed; NULL: no pair is among them. */
 struct hzp_sample *const *hzp_example_reader_pairs(const struct hzp_example_reader *reader);
 /* Has each answer of each pair computed by the version that serves, as prompts of the server's own

@@ -388,6 +388,7 @@ void hzp_example_reader_destroy(struct hzp_example_reader *reader)
     hzp_textbuf_fini(&reader->table);
     free_scratch(&reader->p);
     hzp_examples_free(reader->p.sample, reader->p.count);
+    hzp_examples_free(reader->p.asks, reader->p.asks_count);
     free(reader);
 }
 
@@ -425,6 +426,16 @@ size_t hzp_example_reader_bytes(const struct hzp_example_reader *reader)
 int32_t hzp_example_reader_count(const struct hzp_example_reader *reader)
 {
     return reader->p.count;
+}
+
+struct hzp_sample **hzp_example_reader_take_asks(struct hzp_example_reader *reader,
+                                                 int32_t *ret_count)
+{
+    struct hzp_sample **ret = reader->p.asks;
+    *ret_count = reader->p.asks_count;
+    reader->p.asks = NULL;
+    reader->p.asks_count = 0;
+    return ret;
 }
 
 struct hzp_sample *const *hzp_example_reader_pairs(const struct hzp_example_reader *reader)

@@ -42,7 +42,9 @@ struct hzp_parse {
     struct hzp_row_loss *how; /* one for each token, if the example has `losses` */
     bool losses;
     size_t learn_room, weight_room, how_room;
-    bool pairs, paired; /* pairs of answers may be, and are, among the examples */
+    bool pairs, paired;       /* pairs of answers may be, and are, among the examples */
+    struct hzp_sample **asks; /* paraphrases that are kept, owned */
+    int32_t asks_count;
     const char *answer; /* the field of a pair's answer that is being read; NULL: none is */
     struct hzp_parse_found
         *found; /* collects a file's errors; NULL: the first error ends the parsing */
@@ -59,6 +61,8 @@ int hzp_parse_object(void *ctx, int64_t line, json_t *object);
 int hzp_parse_single(struct hzp_parse *p, json_t *object);
 /* The same of any; of a pair it makes one sample. */
 int hzp_parse_preference(struct hzp_parse *p, json_t *object);
+/* hzp_parse_preference of an object that may have paraphrases (paraphrases.c). */
+int hzp_parse_asked(struct hzp_parse *p, json_t *object);
 /* Takes tokens off the left of [count] so that `left` remain, as hzp_examples_load() says.  False:
  * that is not possible. */
 bool hzp_parse_cut(struct hzp_parse *p, int32_t *token, uint8_t *learn, float *weight,

@@ -96,7 +96,7 @@ int hzp_state_teach_again(struct hzp_state *s, const struct hzp_logged_lesson *l
 
 /* ---- what it changed ---- */
 
-enum { EFFECT_BYTES = 32768 };
+enum { EFFECT_BYTES = 65536 };
 /* Names of notes in the log; the second is known to train/table/sample_log_marks.c. */
 static const char figures_name[] = "effect-", texts_name[] = "effect_texts-";
 static const char reason_name[] = "rejected-";

@@ -50,8 +50,9 @@ void hzp_lesson_answer(const struct hzp_sample *sample, int32_t *ret_begin, int3
 
 /* What a lesson has changed, kept with it under the number of its first example:
  *
- *     {"from_version", "to_version", "loss_before", "loss_after", "asked", "answered_so",
- *      "questions", "others", "changed", "samples"}
+ *     {"from_version", "to_version", "draft", "loss_before", "loss_after", "asked", "answered_so",
+ *      "questions", "paraphrased", "paraphrased_so", "paraphrases", "others", "changed", "samples",
+ *      "others_loss_before", "others_loss_after"}
  *
  * The members named by text [texts] hold texts of examples, this lesson's and others': they are
  * erased when any example is forgotten.  A failure to write it is logged. */

@@ -18,6 +18,8 @@ static int find_dir(struct hzp_state *s, uint64_t id, char ret[PATH_MAX],
 {
     struct hzp_logged_checkpoint kept;
     HZP_TRY(hzp_state_find_kept(s, id, &kept, reterr));
+    if (!kept.id && hzp_state_original_dir(s, ret) && hzp_state_is_original(s, id))
+        return HZP_OK;
     if (!kept.id)
         return hzp_fail(reterr, HZP_ENOENT,
                         "version %" PRIu64

@@ -41,8 +41,8 @@ struct rollback {
     struct hzp_version_job *result;
     struct hzp_err_text *reterr;
     struct hzp_logged_checkpoint from; /* id 0: it is not on disk as a checkpoint */
-    bool model; /* the version has the weights of the model's directory, where it is read from */
-    char dir[PATH_MAX]; /* its directory */
+    bool model;                        /* the version is the model as it was started (original.c) */
+    char dir[PATH_MAX];                /* its checkpoint */
     struct hzp_version *draft;
     bool revived, entered;
     struct hzp_trainer_numbers numbers;
@@ -110,16 +110,6 @@ static int publish(struct rollback *r)
 
 /* --- The version and its numbers -------------------------------------------------------------- */
 
-/* The weights that the model's directory holds: nothing was learned, nothing was sent here. */
-static bool is_original(struct hzp_state *s, uint64_t id)
-{
-    struct hzp_version_record record;
-    char source[HZP_VERSION_SOURCE_MAX + 1];
-    struct hzp_err_text text;
-    return hzp_state_record(s, id, &record, &text) >= 0 && record.optimizer_step == 0 &&
-           record.learned_through <= 0 && hzp_state_source(s, id, source, &text) >= 0 && !*source;
-}
-
 /* Where the version is, and whether it may serve. */
 static int find_source(struct rollback *r)
 {
@@ -130,15 +120,13 @@ static int find_source(struct rollback *r)
         return hzp_fail(r->reterr, HZP_EBUSY, "version %" PRIu64 " serves already",
                         r->job->version);
     HZP_TRY(hzp_state_find_kept(s, r->job->version, &r->from, r->reterr));
-    r->model = !r->from.id && is_original(s, r->job->version);
+    r->model = !r->from.id && hzp_state_is_original(s, r->job->version);
     if (r->from.id)
         snprintf(r->dir, sizeof(r->dir), "%s/%s", s->dir, r->from.name);
-    else if (r->model)
-        snprintf(r->dir, sizeof(r->dir), "%s", s->model_dir);
-    else if (!hzp_weights_resident(s->model->weights, r->job->version))
+    else if (!r->model && !hzp_weights_resident(s->model->weights, r->job->version))
         return hzp_fail(r->reterr, HZP_ENOENT,
                         "version %" PRIu64 " is neither on disk nor in a slot", r->job->version);
-    else if (!r->job->reset)
+    else if (!r->model && !r->job->reset)
         return hzp_fail(r->reterr, HZP_ENOENT,
                         "version %" PRIu64
                         " is in a slot only, and its moments are not kept: ask for "
@@ -220,12 +208,10 @@ static int fill_weights(struct rollback *r)
     struct hzp_version_record *record = &r->draft->record;
     uint64_t sum = r->numbers.checksum;
     int64_t through;
-    if (!r->revived)
+    if (!r->revived && r->model)
+        HZP_TRY(hzp_state_load_original(s, units, sum, r->reterr));
+    else if (!r->revived)
         HZP_TRY(hzp_model_load(r->dir, s->model->dev, units, &sum, r->reterr));
-    if (sum != r->numbers.checksum && r->model)
-        return hzp_fail(r->reterr, HZP_EFORMAT,
-                        "the model's directory no longer holds the weights that this server was "
-                        "started with (checksum)");
     if (sum != r->numbers.checksum)
         return hzp_fail(r->reterr, HZP_EFORMAT, "%s: the weights are damaged (checksum)", r->dir);
     if (r->from.id && !r->job->reset) /* before anything is overwritten */
@@ -500,9 +486,9 @@ static int from_model(struct rollback *r)
     r->numbers = (struct hzp_trainer_numbers){.learned_through = -1, .loss = -1};
     find_next(r);
     HZP_TRY(get_draft(r));
-    HZP_TRY(hzp_model_load(s->model_dir, s->model->dev,
-                           hzp_version_units(s->model->weights, r->draft), &r->numbers.checksum,
-                           r->reterr));
+    hzp_state_original_dir(s, r->dir);
+    HZP_TRY(hzp_model_load(r->dir, s->model->dev, hzp_version_units(s->model->weights, r->draft),
+                           &r->numbers.checksum, r->reterr));
     r->draft->record.parent = HZP_NO_PARENT;
     r->draft->record.loss = NAN;
     HZP_TRY(publish(r));
@@ -571,7 +557,7 @@ static int find_before(struct hzp_state *s, const struct hzp_version_job *job, u
         if (is_kept(s, &c[i]))
             *ret = c[i].id;
     HZP_TRY(n);
-    if (learned && !*ret && root < learned && is_original(s, root))
+    if (learned && !*ret && root < learned && hzp_state_is_original(s, root))
         *ret = root;
     return !learned || *ret
                ? HZP_OK

@@ -162,6 +162,11 @@ static int choose_weights(struct hzp_state *s, struct hzp_err_text *reterr)
         HZP_TRY(set_damaged_aside(s, reterr));
     HZP_TRY(hzp_sample_log_resume(s->log, s->dir ? hzp_checkpoint_newest(s->dir) : 0, &s->resume,
                                   reterr));
+    if (s->resume.killed)
+        hzp_log(HZP_LOG_INFO, "state",
+                "the process before was killed: version numbers go on from %" PRIu64
+                ", behind those that clients may have seen of it",
+                s->resume.next_version_id);
     if (s->resume.unmarked) {
         hzp_log(HZP_LOG_WARN, "state",
                 "read-only: %s; serving goes on, nothing is accepted or learned until the log can "
@@ -230,9 +235,10 @@ static int restore_backlog(struct hzp_state *s, struct hzp_err_text *reterr)
     if (s->dir)
         hzp_log(HZP_LOG_INFO, "state",
                 "opened dir=%s checkpoint=%" PRIu64 " accepted=%" PRId64 " learned_through=%" PRId64
-                " queued_again=%" PRId64 " trained_again=%" PRId64,
+                " queued_again=%" PRId64 " trained_again=%" PRId64 " owed_through=%" PRId64,
                 s->dir, s->resume.checkpoint_id, s->resume.last_sequence_number,
-                s->resume.learned_through, s->stats.restored, s->stats.trained_again);
+                s->resume.learned_through, s->stats.restored, s->stats.trained_again,
+                hzp_state_owed(s, s->resume.learned_through));
     return HZP_OK;
 }
 
@@ -252,16 +258,25 @@ static int load_replay(struct hzp_state *s, struct hzp_err_text *reterr)
     return HZP_OK;
 }
 
+/* The state was begun with another model or tokenizer. */
+static int refuse_source(const struct hzp_state *s, int r, const char *why,
+                         struct hzp_err_text *reterr)
+{
+    char copy[PATH_MAX], how[PATH_MAX + 80] = "";
+    if (hzp_state_original_dir(s, copy))
+        snprintf(how, sizeof(how), " (hzpserve serve %s --state %.*s)", copy,
+                 (int)(strrchr(copy, '/') - copy), copy);
+    return hzp_fail(reterr, r,
+                    "%s: use the one it was begun with%s, or name another directory with --state",
+                    why, how);
+}
+
 static int pin(struct hzp_state *s, const char *name, const char *what, const char *value,
                struct hzp_err_text *reterr)
 {
     struct hzp_err_text err;
     int r = strcmp(value, "none") ? hzp_sample_log_pin(s->log, name, what, value, &err) : HZP_OK;
-    return r < 0 ? hzp_fail(reterr, r,
-                            "%s: use the one it was begun with, or name another directory with "
-                            "--state",
-                            err.text)
-                 : HZP_OK;
+    return r < 0 ? refuse_source(s, r, err.text, reterr) : HZP_OK;
 }
 
 /* Compares all of the model's bytes with those the state was begun with.  That reads the whole
@@ -281,12 +296,12 @@ static int check_contents(struct hzp_state *s, struct hzp_err_text *reterr)
     hzp_log(HZP_LOG_INFO, "state", "%s: files have changed since the last start, reading all",
             s->model_dir);
     HZP_TRY(hzp_fingerprint_contents(s->model_dir, NULL, all, reterr));
-    if (strcmp(all, begun))
-        return hzp_fail(reterr, HZP_EINVAL,
-                        "%s/samples.db: the sample log was begun with another model (contents %s, "
-                        "now %s): use the one it was begun with, or name another directory with "
-                        "--state",
-                        s->dir, begun, all);
+    if (strcmp(all, begun)) {
+        hzp_fail(&text, HZP_EINVAL,
+                 "%s/samples.db: the sample log was begun with another model (contents %s, now %s)",
+                 s->dir, begun, all);
+        return refuse_source(s, HZP_EINVAL, text.text, reterr);
+    }
     if (hzp_sample_log_set_note(s->log, HZP_STATE_NOTE_FILES, files, &text) < 0)
         hzp_log(HZP_LOG_WARN, "state", "%s, ignoring", text.text);
     return HZP_OK;
@@ -323,6 +338,14 @@ static int read_ids(struct hzp_state *s, struct hzp_err_text *reterr)
     HZP_TRY(hzp_sample_log_note(s->log, HZP_STATE_NOTE_IDS, ids, sizeof(ids), reterr));
     uint64_t next = strtoull(ids, NULL, 10);
     s->resume.next_version_id = HZP_MAX(s->resume.next_version_id, next);
+    return HZP_OK;
+}
+
+static int read_owed(struct hzp_state *s, struct hzp_err_text *reterr)
+{
+    char told[24];
+    HZP_TRY(hzp_sample_log_note(s->log, HZP_STATE_NOTE_SERVED, told, sizeof(told), reterr));
+    s->told = s->owed = strtoll(told, NULL, 10);
     return HZP_OK;
 }
 
@@ -369,6 +392,7 @@ static int open_all(struct hzp_state *s, struct hzp_err_text *reterr)
     s->examples_made = true;
     HZP_TRY(read_failed(s, reterr));
     HZP_TRY(hzp_state_read_marks(s, reterr));
+    HZP_TRY(read_owed(s, reterr));
     if (s->dir)
         HZP_TRY(hzp_audit_open(s->dir, atomic_load(&s->read_only), &s->audit, reterr));
     HZP_TRY(restore_backlog(s, reterr));
@@ -574,6 +598,22 @@ int32_t hzp_state_sessions(struct hzp_state *s, struct hzp_session *ret, int32_t
                            int64_t *ret_forgotten, struct hzp_err_text *reterr)
 {
     return hzp_sample_log_sessions(s->log, ret, max, ret_forgotten, reterr);
+}
+
+void hzp_state_tell(struct hzp_state *s, int64_t last)
+{
+    char told[24];
+    snprintf(told, sizeof(told), "%" PRId64, last);
+    HZP_LOCKED(&s->examples.lock);
+    if (last > s->told && hzp_sample_log_set_note(s->log, HZP_STATE_NOTE_SERVED, told, NULL) >= 0)
+        s->told = last;
+}
+
+int64_t hzp_state_owed(struct hzp_state *s, int64_t learned_through)
+{
+    if (s->owed && hzp_state_finished_through(s, learned_through) >= s->owed)
+        s->owed = 0;
+    return s->owed;
 }
 
 int32_t hzp_state_pick(struct hzp_state *s, hzp_state_reader *reader, int64_t first, int64_t last,

@@ -175,6 +175,13 @@ bool hzp_state_settled(struct hzp_state *s, int64_t first, int64_t last, int64_t
  * engine's. */
 json_t *hzp_state_contradictions(struct hzp_state *s, int64_t first, int64_t last);
 
+/* A client is told that examples up to `last` are served: the log keeps that.  Any thread but the
+ * engine's. */
+void hzp_state_tell(struct hzp_state *s, int64_t last);
+/* The number up to which a client of an earlier process was told so, and weights that say
+ * learned_through have not learned again; 0: none.  Any thread. */
+int64_t hzp_state_owed(struct hzp_state *s, int64_t learned_through);
+
 struct hzp_state_stats {
     uint64_t accepted, refused, repeated; /* examples; bodies; bodies that came again */
     uint64_t checkpoints, checkpoint_failures;

@@ -432,6 +432,7 @@ static void do_chores(struct hzp_state *s, uint64_t most_ns)
         return;
     if (s->contents_due)
         keep_contents(s);
+    hzp_state_turn_original(s);
     look_for_room(s);
     hzp_state_journal(s);
     hzp_state_turn_saver(s, false);

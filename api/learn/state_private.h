@@ -3,7 +3,8 @@
  * (opening, accepting), state_files.c (the file thread), write_behind.c (checkpoints from a copy),
  * marks.c (what is not learned), said.c (what
  * was said otherwise), versions.c (what is kept, names, jobs), rollback.c (older
- * versions), rejoin.c (other ranks that were lost), replication.c (versions that travel).
+ * versions), original.c (the model as it was started), rejoin.c (other ranks that were lost),
+ * replication.c (versions that travel).
  *
  * Thread: as the comments in the struct say.
  */
@@ -19,6 +20,7 @@
 #include "base/thread.h"
 #include "nanobatch/border.h"
 
+#include <limits.h>
 #include <stdatomic.h>
 
 enum {
@@ -34,6 +36,8 @@ enum {
 /* Notes in the log: of size and time of the model's files, and of all their bytes. */
 #define HZP_STATE_NOTE_FILES    "weights_files"
 #define HZP_STATE_NOTE_CONTENTS "weights_contents"
+/* Note in the log: a client was told that examples up to this one are served. */
+#define HZP_STATE_NOTE_SERVED "served_through"
 /* Note in the log, written at an orderly end: ids below it were given to versions, also such that
  * were only on trial and are not in the log. */
 #define HZP_STATE_NOTE_IDS "version_ids"
@@ -84,6 +88,7 @@ struct hzp_state {
     int32_t passes_count;
     bool late, late_told;  /* the next checkpoint is due meanwhile; that is logged */
     bool contents_due;     /* the model's weights have to be read whole, once */
+    bool original_seen;    /* whether a copy of the model is to be kept has been decided */
     int32_t failed_logged; /* how many of the queue's failed samples the log has */
     int32_t rejected_logged;
     uint64_t reasons_logged;
@@ -102,6 +107,8 @@ struct hzp_state {
     /* What could not be written, and is tried again: marks and versions, examples, a checkpoint.
      * Each is false again once that works. */
     atomic_bool journal_failed, accept_failed, save_failed;
+    _Atomic int64_t told;  /* the note of what clients were told is served */
+    _Atomic int64_t owed;  /* hzp_state_owed; 0: none */
     atomic_bool read_only; /* the log cannot be written: nothing is accepted or learned */
     _Atomic uint64_t last_update_ns;
 
@@ -242,6 +249,20 @@ int hzp_state_go_back(struct hzp_state *s, const struct hzp_logged_checkpoint *f
 /* The newest whole checkpoint; id 0: there is none. */
 int hzp_state_newest_whole(struct hzp_state *s, struct hzp_logged_checkpoint *ret,
                            struct hzp_err_text *reterr);
+
+/* --- original.c ------------------------------------------------------------------------------- */
+
+/* Whether the version is the model as it was started: nothing was learned, or sent here.  Any
+ * thread. */
+bool hzp_state_is_original(struct hzp_state *s, uint64_t id);
+/* Where it is.  True: that is a copy in the state.  Any thread. */
+bool hzp_state_original_dir(const struct hzp_state *s, char ret[PATH_MAX]);
+/* File thread: reads it, HZP_ENOENT: it is not there any more; copies it into the state, where that
+ * was not done; the same where it is due, once. */
+int hzp_state_load_original(struct hzp_state *s, const struct hzp_units *units, uint64_t checksum,
+                            struct hzp_err_text *reterr);
+int hzp_state_keep_original(struct hzp_state *s, struct hzp_err_text *reterr);
+void hzp_state_turn_original(struct hzp_state *s);
 
 /* --- rejoin.c: file thread -------------------------------------------------------------------- */
 

@@ -193,6 +193,7 @@ static void forget_removed(struct hzp_state *s, const struct hzp_logged_checkpoi
 void hzp_state_prune(struct hzp_state *s, const char *needed)
 {
     struct hzp_err_text text;
+    char original[PATH_MAX];
     HZP_FREED struct hzp_logged_checkpoint *kept = NULL;
     HZP_FREED struct hzp_version_name *name = NULL;
     int32_t n = hzp_state_kept(s, &kept, &text), names = hzp_state_names(s, &name, &text);
@@ -207,8 +208,12 @@ void hzp_state_prune(struct hzp_state *s, const char *needed)
         for (int32_t k = 0; k < n; k++)
             if (kept[k].id == name[i].id)
                 keep[count++] = kept[k].name;
+    struct hzp_retention policy = s->keep;
+    int64_t copy = hzp_state_original_dir(s, original) ? hzp_checkpoint_bytes(original) : 0;
+    if (policy.bytes)
+        policy.bytes = HZP_MAX(policy.bytes - copy, 1);
     if (n >= 0)
-        hzp_checkpoint_prune(s->dir, &s->keep, keep, count);
+        hzp_checkpoint_prune(s->dir, &policy, keep, count);
     forget_removed(s, kept, n);
     free(keep);
 }
@@ -388,6 +393,14 @@ static int keep_current(struct hzp_state *s, const struct hzp_version_job *job,
     return r;
 }
 
+/* The model as it was started, and another version serves now. */
+static bool is_past_original(struct hzp_state *s, uint64_t id)
+{
+    struct hzp_weights_stats stats;
+    hzp_weights_read_stats(s->model->weights, &stats);
+    return id != stats.serving_id && hzp_state_is_original(s, id);
+}
+
 static int give_name(struct hzp_state *s, const struct hzp_version_job *job,
                      struct hzp_err_text *reterr)
 {
@@ -403,8 +416,10 @@ static int give_name(struct hzp_state *s, const struct hzp_version_job *job,
         return hzp_fail(reterr, HZP_EBUSY, "there are %d names already: take one away first",
                         HZP_NAMES_MAX);
     HZP_TRY(hzp_state_find_kept(s, job->version, &kept, reterr));
-    if (!kept.id)
+    if (!kept.id && !is_past_original(s, job->version))
         return keep_current(s, job, reterr);
+    if (!kept.id)
+        HZP_TRY(hzp_state_keep_original(s, reterr));
     return hzp_sample_log_set_name(s->log, job->name, job->version, reterr);
 }
 
@@ -440,6 +455,10 @@ static int export_version(struct hzp_state *s, const struct hzp_version_job *job
     if (access(place, F_OK) == 0)
         return hzp_fail(reterr, HZP_EINVAL, "%s: it exists already: name another directory", place);
     HZP_TRY(hzp_state_find_kept(s, job->version, &kept, reterr));
+    if (!kept.id && is_past_original(s, job->version)) {
+        HZP_TRY(hzp_state_keep_original(s, reterr));
+        kept = (struct hzp_logged_checkpoint){.id = job->version, .name = "original"};
+    }
     HZP_TRY(hzp_dir_make(parent, NULL, reterr));
     hzp_checkpoint_remove(temporary); /* left by an export that was interrupted */
     int r = kept.id ? export_kept(s, kept.name, temporary, reterr)
@@ -515,7 +534,7 @@ static enum job_need need_of(struct hzp_state *s, const struct hzp_version_job *
     if (job->kind != HZP_JOB_NAME && job->kind != HZP_JOB_EXPORT)
         return NEEDS_SUSPENSION;
     bool on_disk = hzp_state_find_kept(s, job->version, &kept, &text) == HZP_OK && kept.id;
-    return on_disk ? NEEDS_NOTHING : NEEDS_FREEZE;
+    return on_disk || is_past_original(s, job->version) ? NEEDS_NOTHING : NEEDS_FREEZE;
 }
 
 static void give_back(struct hzp_state *s, enum job_need need)

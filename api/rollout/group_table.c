@@ -56,15 +56,16 @@ static bool set_advantages(const struct hzp_rollout_table *g, struct hzp_rollout
             sum += group->member[i].reward;
             n++;
         }
+    bool client = g->config.advantage == HZP_ADVANTAGE_CLIENT, keep = client || g->config.keep;
     double mean = g->config.advantage == HZP_ADVANTAGE_NONE || !n ? 0 : sum / n;
     for (int32_t i = 0; i < g->config.members; i++)
         if (group->member[i].state == HZP_MEMBER_REWARDED) {
             double off = group->member[i].reward - mean;
             squares += off * off;
-            group->member[i].advantage = off;
+            group->member[i].advantage = client ? NAN : off;
         }
-    if (n < (g->config.advantage == HZP_ADVANTAGE_NONE ? 1 : 2))
-        return false;
+    if (client || n < (g->config.advantage == HZP_ADVANTAGE_NONE ? 1 : 2))
+        return keep && n;
     double scale = g->config.advantage == HZP_ADVANTAGE_STD ? sqrt(squares / (n - 1)) + 1e-4 : 1;
     /* rewards that are alike give a mean that is off by rounding only */
     double least = 1e-9 * (1 + fabs(mean));
@@ -72,7 +73,7 @@ static bool set_advantages(const struct hzp_rollout_table *g, struct hzp_rollout
         any |= fabs(group->member[i].advantage) > least;
         group->member[i].advantage /= scale;
     }
-    return any;
+    return any || keep;
 }
 
 void hzp_rollout_table_end(struct hzp_rollout_table *g, int32_t group, int32_t member,

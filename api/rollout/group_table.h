@@ -9,6 +9,7 @@
  *     STD     (R - mean) / (std + 1e-4)      std: of n members, divided by n - 1
  *     MEAN    R - mean
  *     NONE    R
+ *     CLIENT  NAN: the owner writes it later, and every such group is ready
  *
  * A complete group that teaches nothing is dropped, because all its advantages are 0, or fewer than
  * two members are left where the mean counts; another one may begin in its place.  Ready groups are
@@ -26,7 +27,12 @@
 
 #include "base/base.h"
 
-enum hzp_advantage { HZP_ADVANTAGE_STD, HZP_ADVANTAGE_MEAN, HZP_ADVANTAGE_NONE };
+enum hzp_advantage {
+    HZP_ADVANTAGE_STD,
+    HZP_ADVANTAGE_MEAN,
+    HZP_ADVANTAGE_NONE,
+    HZP_ADVANTAGE_CLIENT
+};
 enum hzp_member_state { HZP_MEMBER_OPEN, HZP_MEMBER_REWARDED, HZP_MEMBER_LOST };
 enum hzp_group_state { HZP_GROUP_FREE, HZP_GROUP_OPEN, HZP_GROUP_READY, HZP_GROUP_TAKEN };
 
@@ -48,6 +54,7 @@ struct hzp_rollout_table_config {
     int32_t batch;     /* groups of one update, >= 1 */
     int32_t staleness; /* >= 0 */
     enum hzp_advantage advantage;
+    bool keep; /* a group with a reward is not dropped, though it teaches nothing */
 };
 
 struct hzp_rollout_table {

@@ -19,10 +19,10 @@
  * temperature 1, top_p 1, and no penalties, biases or grammar these are those of the distribution
  * it was drawn from.  So training jobs draw in this way only.
  *
- * With kl > 0 each token's loss has kl times the divergence from a reference (device/ops.h): the
- * version that serves when the job begins, which takes a slot until the job ends.
+ * With kl > 0 each token's loss has kl times the divergence from a reference (device/ops.h): a
+ * client's, or the version that serves when it begins, which takes a slot until it ends.
  *
- * Only samples are durable.  The table of groups is in memory: a job that a restart interrupts has
+ * Only what is committed is durable.  The tables are in memory: a job that a restart interrupts has
  * failed, and says how many updates it had; what it had committed is learned once, from the log.
  * Jobs run one after the other.
  *
@@ -35,6 +35,7 @@
 
 #include "api/learn/state.h"
 #include "api/rollout/group_table.h"
+#include "api/rollout/row_table.h"
 #include "api/rollout/verify.h"
 #include "serve/scheduler.h"
 
@@ -47,7 +48,10 @@ enum {
     HZP_ROLLOUT_PROMPT_TOKENS_MAX = 1 << 20, /* the prompts of a job, together */
     HZP_ROLLOUT_REFERENCE_MAX = 1024,        /* bytes */
     HZP_ROLLOUT_BATCH_MAX = 256, /* also the field's in the table of fields, which bounds others */
-    HZP_ROLLOUT_MEMBERS_MAX = 4096, /* n * batch * (max_staleness + 1) */
+    HZP_ROLLOUT_MEMBERS_MAX = HZP_ROWS_MAX, /* n * batch * (max_staleness + 1) */
+    HZP_ROLLOUT_TAKE_MAX =
+        256, /* samples of one lease, also in the table of fields; their tokens: */
+    HZP_ROLLOUT_TAKE_TOKENS = 1 << 17,
 };
 
 enum hzp_rollout_algo {
@@ -76,7 +80,9 @@ struct hzp_rollout_spec {
     int32_t updates, batch, staleness;
     enum hzp_rollout_algo algo;
     enum hzp_advantage advantage;
-    float kl; /* coefficient of the divergence from the version that serves when it begins */
+    float kl;              /* coefficient of the divergence from a reference: */
+    bool client_reference; /* clients say its log-probabilities; else: see above */
+    json_t *consumers;     /* owned: names of those that have to take each answer; NULL: none */
 };
 void hzp_rollout_spec_fini(struct hzp_rollout_spec *spec); /* also of one that is all 0 */
 
@@ -110,15 +116,26 @@ json_t *hzp_rollouts_job(struct hzp_rollouts *r, uint64_t id);
 json_t *hzp_rollouts_list(struct hzp_rollouts *r);
 /* HZP_ENOENT: no such job, or it has ended. */
 int hzp_rollouts_cancel(struct hzp_rollouts *r, uint64_t id, struct hzp_err_text *reterr);
-/* A client's reward of a sample that waits for one.  HZP_ENOENT. */
-int hzp_rollouts_reward(struct hzp_rollouts *r, int64_t sample, double value,
-                        struct hzp_err_text *reterr);
+/* The answers of the job that runs are samples, which clients take and write to (row_table.h).
+ * done: a lease that the consumer is done with; 0: none.  columns: names with commas, which are
+ * written to the query.  HZP_EUNSUP: the lease has run out; HZP_EBUSY: a bound. */
+int hzp_rollouts_take(struct hzp_rollouts *r, struct hzp_rows_query *query, const char *columns,
+                      int64_t done, json_t **ret, struct hzp_err_text *reterr);
+/* lease: that the sample has to be under; 0: any, or none.  The same value again has no effect.
+ * HZP_ENOENT; HZP_EUNSUP: it has another value, another lease, or takes none. */
+int hzp_rollouts_put(struct hzp_rollouts *r, int64_t sample, const char *column,
+                     const json_t *value, int64_t lease, struct hzp_err_text *reterr);
+
+/* A number, or with a count a list of so many log-probabilities.  ret: [count, at least 1]. */
+int hzp_sample_numbers(const json_t *value, int32_t count, double *ret,
+                       struct hzp_err_text *reterr);
 
 struct hzp_rollouts_stats {
     int32_t jobs, members, waiting, ready; /* not ended; running requests; that wait for a client's
                                             * reward; groups that are ready */
-    uint64_t samples, dropped, lost, stale, late, updates; /* dropped: groups */
-    double reward_mean;                                    /* at the newest point of a curve */
+    int32_t rows;                          /* samples that can be taken */
+    uint64_t leases, expired, samples, dropped, lost, stale, late, updates; /* dropped: groups */
+    double reward_mean; /* at the newest point of a curve */
     int64_t staleness;
 };
 void hzp_rollouts_read_stats(struct hzp_rollouts *r, struct hzp_rollouts_stats *ret);

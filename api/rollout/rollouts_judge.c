@@ -3,58 +3,36 @@
  * time as it takes. */
 #include "api/rollout/rollouts_state.h"
 
-#include "text/tokenizer/tokenizer.h"
-
 #include <math.h>
-
-/* The answer of this number that waits for the command; NULL: there is none any more. */
-static struct hzp_rollout_answer *find(const struct hzp_rollout_job *job, int64_t sample)
-{
-    for (int32_t s = 0; s < job->table.room; s++)
-        for (int32_t m = 0; m < job->spec.n; m++) {
-            struct hzp_rollout_answer *a = &job->slot[s].answer[m];
-            if (a->asks && a->sample == sample)
-                return a;
-        }
-    return NULL;
-}
-
-static json_t *question(const struct hzp_rollouts *r, const struct hzp_rollout_prompt *prompt,
-                        const struct hzp_rollout_answer *a)
-{
-    struct hzp_textbuf text = {NULL, 0, 0};
-    hzp_tokenizer_decode(r->config.tok, prompt->token, (size_t)prompt->count, true, &text);
-    json_t *words = hzp_text_json(text.data ? text.data : "", text.bytes);
-    hzp_textbuf_fini(&text);
-    return json_pack("{s:o, s:O, s:o}", "prompt", words, "text", a->text, "answer",
-                     prompt->reference ? json_string(prompt->reference) : json_null());
-}
 
 int hzp_rollout_ask(struct hzp_rollouts *r, struct hzp_rollout_job *job,
                     struct hzp_err_text *reterr)
 {
-    double seconds, reward;
+    double reward;
     int64_t sample;
     bool more = true;
-    if (!hzp_verifier_is_command(job->spec.verifier, &seconds))
+    if (!hzp_verifier_is_command(job->spec.verifier))
         return HZP_OK;
     while (hzp_judge_next(r->judge, &sample, &reward)) {
-        struct hzp_rollout_answer *a = find(job, sample);
-        if (!a)
+        int32_t row = hzp_rollout_find(r, sample);
+        struct hzp_rollout_answer *a = row < 0 ? NULL : hzp_rollout_at(job, row);
+        if (!a || !a->asks)
             continue;
         a->asks = false;
         a->judged = !isnan(reward);
         a->reward = reward;
         a->deadline_ns = 0; /* without a reward it is lost */
     }
-    for (int32_t s = 0; s < job->table.room; s++)
-        for (int32_t m = 0; m < job->spec.n && more; m++) {
-            struct hzp_rollout_answer *a = &job->slot[s].answer[m];
-            if (!a->asks || (a->asked_in && a->asked_in == hzp_judge_round(r->judge)))
-                continue;
-            json_auto_t *words = question(r, &job->spec.prompt[job->slot[s].prompt], a);
-            more = hzp_judge_ask(r->judge, a->sample, words, seconds);
-            a->asked_in = more ? hzp_judge_round(r->judge) : 0;
-        }
+    for (int32_t i = 0; i < job->table.room * job->spec.n && more; i++) {
+        struct hzp_rollout_answer *a = hzp_rollout_at(job, i);
+        if (!a->asks || (a->asked_in && a->asked_in == hzp_judge_round(r->judge)))
+            continue;
+        const char *answer = job->spec.prompt[job->slot[i / job->spec.n].prompt].reference;
+        json_t *words = json_pack("{s:o, s:O, s:s?}", "prompt", hzp_rollout_text(r, a->rq, true),
+                                  "text", a->text, "answer", answer);
+        more = hzp_judge_ask(r->judge, a->sample, words, hzp_verifier_seconds(job->spec.verifier));
+        a->asked_in = more ? hzp_judge_round(r->judge) : 0;
+        json_decref(words);
+    }
     return hzp_judge_check(r->judge, reterr);
 }

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The reference of a job with a KL term: the version that serves when the job begins, which keeps
- * its slot until the job ends.  Where a group is ready, each of its answers that will be learned is
- * computed once more by that version, as the prompt of a background request that draws nothing; its
- * log-probabilities are the reference's.  Until they are there the group waits. */
+/* The reference of a job with a KL term, unless clients are it: the version that serves when the
+ * job begins, which keeps its slot until the job ends.  Where a group is ready, each of its answers
+ * that will be learned is computed once more by that version, as the prompt of a background request
+ * that draws nothing; its log-probabilities are the reference's.  Until they are there the group
+ * waits. */
 #include "api/rollout/rollouts_state.h"
 
 #include <math.h>
@@ -15,27 +16,24 @@ struct hold {
     struct hzp_version *version;
 };
 
-static int take(void *ctx, const struct hzp_border *border)
+/* Lets go of the version that is held, or holds the one that serves. */
+static int hold(void *ctx, const struct hzp_border *border)
 {
     struct hold *h = ctx;
-    h->version = hzp_weights_acquire(h->r->config.weights);
-    return HZP_OK;
-}
-
-static int release(void *ctx, const struct hzp_border *border)
-{
-    struct hold *h = ctx;
-    hzp_weights_release(h->r->config.weights, h->version, border->last_step);
+    if (h->version)
+        hzp_weights_release(h->r->config.weights, h->version, border->last_step);
+    else
+        h->version = hzp_weights_acquire(h->r->config.weights);
     return HZP_OK;
 }
 
 int hzp_rollout_take_reference(struct hzp_rollouts *r, struct hzp_rollout_job *job)
 {
     struct hold h = {.r = r};
-    if (job->spec.kl <= 0)
+    if (job->spec.kl <= 0 || job->spec.client_reference)
         return HZP_OK;
     hzp_lock_release(&r->lock);
-    int code = hzp_loop_call(r->config.loop, take, &h);
+    int code = hzp_loop_call(r->config.loop, hold, &h);
     hzp_lock_take(&r->lock);
     job->reference = h.version;
     return code;
@@ -48,7 +46,7 @@ void hzp_rollout_drop_reference(struct hzp_rollouts *r, struct hzp_rollout_job *
         return;
     job->reference = NULL;
     hzp_lock_release(&r->lock);
-    hzp_loop_call(r->config.loop, release, &h); /* where the loop has ended, no slot is needed */
+    hzp_loop_call(r->config.loop, hold, &h); /* where the loop has ended, no slot is needed */
     hzp_lock_take(&r->lock);
 }
 
@@ -77,41 +75,62 @@ static int submit(struct hzp_rollouts *r, const struct hzp_rollout_job *job,
     return code;
 }
 
+/* Whether it has been computed; then what it says is the answer's. */
+static bool referred(struct hzp_rollout_answer *a)
+{
+    bool final = a->ref && hzp_request_final(a->ref);
+    int32_t state = final ? atomic_load(&a->ref->state) : HZP_REQUEST_FAILED;
+    bool good = state == HZP_REQUEST_LENGTH || state == HZP_REQUEST_STOPPED;
+    int32_t n = good && !a->reference ? atomic_load(&a->rq->out_count) : 0;
+    if (n)
+        a->reference = hzp_xcalloc((size_t)n, sizeof(*a->reference));
+    for (int32_t i = 0; i < n; i++)
+        a->reference[i] = (double)HZP_MIN(a->ref->prompt_out[a->rq->prompt_count + i].logprob, 0);
+    return final;
+}
+
 int hzp_rollout_refer(struct hzp_rollouts *r, struct hzp_rollout_job *job,
                       struct hzp_err_text *reterr)
 {
-    for (int32_t at = 0; job->reference && at < job->table.room; at++) {
+    const struct hzp_rollout_spec *spec = &job->spec;
+    uint64_t now = hzp_now_ns();
+    if (spec->consumers)
+        hzp_rollout_rows(r);
+    for (int32_t at = 0; at < job->table.room; at++) {
         struct hzp_rollout_group *group = &job->table.group[at];
-        bool waits = false;
-        for (int32_t m = 0; m < job->spec.n && group->state == HZP_GROUP_READY; m++) {
-            struct hzp_rollout_answer *a = &job->slot[at].answer[m];
+        struct hzp_rollout_slot *slot = &job->slot[at];
+        if (group->state != HZP_GROUP_READY)
+            continue;
+        bool waits = hzp_rows_wanted(&r->rows, at);
+        if (!slot->until_ns)
+            slot->until_ns = now + (uint64_t)(hzp_verifier_seconds(spec->verifier) * 1e9);
+        for (int32_t m = 0; m < spec->n; m++) {
+            struct hzp_rollout_answer *a = &slot->answer[m];
             if (group->member[m].state != HZP_MEMBER_REWARDED)
                 continue;
-            int code = a->ref ? HZP_OK : submit(r, job, a, reterr);
+            int code = a->ref || !job->reference ? HZP_OK : submit(r, job, a, reterr);
             if (code < 0 && code != HZP_EBUSY)
                 return code;
-            waits |= !a->ref || !hzp_request_final(a->ref);
+            bool lacks =
+                (spec->client_reference && !a->reference) || !isfinite(group->member[m].advantage);
+            lacks &= spec->train || spec->consumers;
+            if (lacks && now > slot->until_ns) {
+                group->member[m].state = HZP_MEMBER_LOST;
+                job->table.lost++;
+            }
+            waits |= lacks || (job->reference && !referred(a));
         }
         group->waits = waits;
     }
     return HZP_OK;
 }
 
-const struct hzp_output *hzp_rollout_referred(const struct hzp_rollout_answer *a)
-{
-    int32_t state = a->ref ? atomic_load(&a->ref->state) : HZP_REQUEST_FAILED;
-    return state == HZP_REQUEST_LENGTH || state == HZP_REQUEST_STOPPED
-               ? a->ref->prompt_out + a->rq->prompt_count
-               : NULL;
-}
-
 double hzp_rollout_kl(const struct hzp_rollout_answer *a)
 {
-    const struct hzp_output *ref = hzp_rollout_referred(a);
     int32_t n = atomic_load(&a->rq->out_count);
     double sum = 0;
-    for (int32_t i = 0; ref && i < n; i++) {
-        double d = (double)ref[i].logprob - (double)a->rq->out[i].logprob;
+    for (int32_t i = 0; a->reference && i < n; i++) {
+        double d = a->reference[i] - (double)a->rq->out[i].logprob;
         d = fmin(fmax(d, -20), 20);
         sum += exp(d) - d - 1;
     }

@@ -71,10 +71,12 @@ static void free_slot(struct hzp_rollouts *r, struct hzp_rollout_job *job, int32
             pause_for(r, look_ns);
         hzp_request_destroy(a->rq);
         hzp_request_destroy(a->ref);
+        free(a->reference);
         json_decref(a->text);
         *a = (struct hzp_rollout_answer){.rq = NULL};
     }
     slot->submitted = 0;
+    slot->until_ns = 0;
 }
 
 static void end_job(struct hzp_rollouts *r, struct hzp_rollout_job *job,
@@ -93,6 +95,7 @@ static void end_job(struct hzp_rollouts *r, struct hzp_rollout_job *job,
         job->table.group[i].state = HZP_GROUP_FREE;
     }
     free(job->slot);
+    hzp_rows_begin(&r->rows, 0, 0, NULL);
     hzp_rollout_free_prompts(&job->spec);
     job->slot = NULL;
     r->running = 0;
@@ -108,6 +111,7 @@ static void begin_job(struct hzp_rollouts *r, struct hzp_rollout_job *job)
     job->slot = hzp_xcalloc((size_t)job->table.room, sizeof(*job->slot));
     for (int32_t i = 0; i < job->table.room; i++)
         job->slot[i].answer = hzp_xcalloc((size_t)job->spec.n, sizeof(*job->slot[i].answer));
+    hzp_rows_begin(&r->rows, job->table.room, job->spec.n, job->spec.consumers);
     job->status = HZP_ROLLOUT_RUNNING;
     job->begin_ns = hzp_now_ns();
     hzp_rollouts_keep(r);
@@ -171,35 +175,23 @@ static int fill(struct hzp_rollouts *r, struct hzp_rollout_job *job, struct hzp_
     return HZP_OK;
 }
 
-/* Rewards a member's answer, or begins to wait for a client's or the command's reward: NAN.  The
- * text is without the token that ended it.  A rule may take long: it works without the lock. */
+/* Rewards a member's answer, or begins to wait for a client's or the command's reward: NAN.  A rule
+ * may take long: it works without the lock. */
 static double judge(struct hzp_rollouts *r, const struct hzp_rollout_job *job,
                     const char *reference, struct hzp_rollout_answer *a)
 {
-    HZP_ENDED(hzp_textbuf_fini) struct hzp_textbuf text = {NULL, 0, 0};
-    int32_t n = atomic_load(&a->rq->out_count);
-    bool ended = atomic_load(&a->rq->state) == HZP_REQUEST_STOPPED && a->rq->stop_token >= 0;
-    HZP_FREED int32_t *token = hzp_xcalloc((size_t)n, sizeof(*token));
-    double seconds;
-    for (int32_t i = 0; i < n; i++)
-        token[i] = a->rq->out[i].token;
-    hzp_tokenizer_decode(r->config.tok, token, (size_t)(n - ended), true, &text);
-    json_t *json = hzp_text_json(text.data ? text.data : "", text.bytes); /* as UTF-8 */
-    if (hzp_verifier_is_client(job->spec.verifier, &seconds)) {
+    json_t *json = hzp_rollout_text(r, a->rq, false);
+    a->awaits = hzp_verifier_is_client(job->spec.verifier);
+    a->asks = hzp_verifier_is_command(job->spec.verifier);
+    if (a->awaits || a->asks) {
+        double seconds = hzp_verifier_seconds(job->spec.verifier);
         a->text = json;
-        a->deadline_ns = hzp_now_ns() + (uint64_t)(seconds * 1e9);
-        a->awaits = true;
-        return NAN;
-    }
-    if (hzp_verifier_is_command(job->spec.verifier, &seconds)) {
-        a->text = json;
-        a->deadline_ns = UINT64_MAX;
-        a->asks = true;
+        a->deadline_ns = a->asks ? UINT64_MAX : hzp_now_ns() + (uint64_t)(seconds * 1e9);
         return NAN;
     }
     hzp_lock_release(&r->lock);
     double ret = hzp_verify(job->spec.verifier, json_string_value(json), json_string_length(json),
-                            n, reference);
+                            atomic_load(&a->rq->out_count), reference);
     hzp_lock_take(&r->lock);
     json_decref(json);
     return ret;
@@ -251,7 +243,6 @@ static struct hzp_sample *sample_of(const struct hzp_rollout_spec *spec,
                                     double mean)
 {
     const struct hzp_request *rq = a->rq;
-    const struct hzp_output *ref = hzp_rollout_referred(a);
     static const int32_t kind[HZP_ROLLOUT_ALGOS] = {HZP_LOSS_PPO, HZP_LOSS_PPO, HZP_LOSS_CISPO,
                                                     HZP_LOSS_IS, HZP_LOSS_GSPO};
     bool grpo = spec->algo == HZP_ROLLOUT_GRPO, gspo = spec->algo == HZP_ROLLOUT_GSPO;
@@ -267,16 +258,17 @@ static struct hzp_sample *sample_of(const struct hzp_rollout_spec *spec,
         token[first + i] = rq->out[i].token;
         learn[first + i] = 1;
         weight[first + i] = gspo ? (float)mean : grpo ? (float)mean / (float)n : 1;
-        how[first + i] = (struct hzp_row_loss){.kind = kind[spec->algo],
-                                               .inv_temperature = 1,
-                                               .old = HZP_MIN(rq->out[i].logprob, 0),
-                                               .advantage = (float)advantage,
-                                               .reference = ref ? HZP_MIN(ref[i].logprob, 0) : 0,
-                                               .kl = ref ? spec->kl : 0,
-                                               .low = gspo ? 3e-4f : 0.2f,
-                                               .high = gspo   ? 4e-4f
-                                                       : grpo ? 0.2f
-                                                              : 0.28f};
+        how[first + i] =
+            (struct hzp_row_loss){.kind = kind[spec->algo],
+                                  .inv_temperature = 1,
+                                  .old = HZP_MIN(rq->out[i].logprob, 0),
+                                  .advantage = (float)advantage,
+                                  .reference = a->reference ? (float)a->reference[i] : 0,
+                                  .kl = a->reference ? spec->kl : 0,
+                                  .low = gspo ? 3e-4f : 0.2f,
+                                  .high = gspo   ? 4e-4f
+                                          : grpo ? 0.2f
+                                                 : 0.28f};
     }
     return hzp_sample_create_losses(token, learn, weight, how, first + n);
 }
@@ -308,7 +300,7 @@ static int32_t make_samples(struct hzp_rollouts *r, struct hzp_rollout_job *job,
                 continue;
             int64_t step = oldest_step(r, a->rq);
             bool fresh = step >= 0 && step <= now && now - step <= job->spec.staleness;
-            bool known = !job->reference || hzp_rollout_referred(a);
+            bool known = job->spec.kl <= 0 || a->reference;
             ret[count] = fresh && known ? sample_of(&job->spec, a, member->advantage, mean) : NULL;
             job->stale += !fresh;
             job->table.lost += !known;
@@ -397,23 +389,19 @@ static void settle(struct hzp_rollouts *r, struct hzp_rollout_job *job)
 
 /* ---- a job ---- */
 
-static bool trainer_broken(const struct hzp_rollouts *r)
-{
-    struct hzp_trainer_stats stats;
-    hzp_trainer_read_stats(r->config.trainer, &stats);
-    return stats.broken;
-}
-
 /* Why the job ends now; NULL: it goes on.  *ret: how. */
 static const char *end_of(const struct hzp_rollouts *r, const struct hzp_rollout_job *job,
                           enum hzp_rollout_status *ret)
 {
     const struct hzp_rollout_table *t = &job->table;
+    struct hzp_trainer_stats stats;
     int32_t most = HZP_MAX(DROPS_LEAST, HZP_MIN(2 * job->spec.prompts, DROPS_MOST));
     *ret = job->done || !job->spec.train ? HZP_ROLLOUT_SUCCEEDED : HZP_ROLLOUT_FAILED;
     if (!job->spec.train)
-        return t->begun == job->spec.prompts && !hzp_rollout_table_count(t, HZP_GROUP_OPEN) ? ""
-                                                                                            : NULL;
+        return t->begun == job->spec.prompts && !hzp_rollout_table_count(t, HZP_GROUP_OPEN) &&
+                       !hzp_rollout_table_count(t, HZP_GROUP_READY)
+                   ? ""
+                   : NULL;
     if (job->done + job->rejected == job->spec.updates)
         return job->done ? "" : "no update was learned: the gate refused each";
     if (!job->last)
@@ -421,7 +409,8 @@ static const char *end_of(const struct hzp_rollouts *r, const struct hzp_rollout
                                         : "in the newest groups all answers had the same reward: "
                                           "there is nothing more to learn from them";
     *ret = HZP_ROLLOUT_FAILED;
-    return trainer_broken(r) ? "training has stopped, as the log says" : NULL;
+    hzp_trainer_read_stats(r->config.trainer, &stats);
+    return stats.broken ? "training has stopped, as the log says" : NULL;
 }
 
 /* Nothing is learned from groups that are ready. */
@@ -440,18 +429,17 @@ static void advance(struct hzp_rollouts *r, struct hzp_rollout_job *job)
     struct hzp_err_text err = {.text = ""};
     enum hzp_rollout_status how;
     int code = HZP_OK;
-    if (job->spec.kl > 0 && !job->reference && hzp_rollout_take_reference(r, job) < 0)
+    if (!job->reference && hzp_rollout_take_reference(r, job) < 0)
         return; /* the loop has ended, and the thread ends the job */
     code = hzp_rollout_ask(r, job, &err);
     collect(r, job);
-    if (code >= 0 && job->spec.train) {
-        settle(r, job);
+    settle(r, job);
+    if (code >= 0)
         code = hzp_rollout_refer(r, job, &err);
-        if (code >= 0)
-            code = commit(r, job, &err);
-    } else {
+    if (code >= 0 && job->spec.train)
+        code = commit(r, job, &err);
+    else
         let_go(r, job);
-    }
     const char *why = job->cancel ? "" : end_of(r, job, &how);
     if (why) {
         end_job(r, job, job->cancel ? HZP_ROLLOUT_CANCELLED : how, why);

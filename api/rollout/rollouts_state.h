@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* api/rollout/rollouts_state.h - the structs of rollouts, private to the files that implement them:
  * rollouts.c (the handle), rollouts_run.c (the thread), rollouts_reference.c,
- * rollouts_judge.c.
+ * rollouts_judge.c, rollouts_samples.c.
  *
  * Thread: under the lock, which the thread holds but while it waits; what is marked is fixed.
  */
@@ -35,6 +35,7 @@ struct hzp_rollout_answer {
     bool asks;               /* the command's is wanted, */
     int64_t asked_in;        /* and was asked for in that round; 0: not yet */
     double reward;
+    double *reference;    /* [its tokens] log-probabilities, once they are there; owned */
     json_t *text;         /* for a client, or the command */
     uint64_t deadline_ns; /* for its reward */
 };
@@ -42,6 +43,7 @@ struct hzp_rollout_answer {
 /* What belongs to the group of the same index. */
 struct hzp_rollout_slot {
     int32_t prompt, submitted;         /* index; members that the scheduler has, or had */
+    uint64_t until_ns;                 /* READY: for what clients give beside the reward */
     struct hzp_rollout_answer *answer; /* [n] */
 };
 
@@ -88,6 +90,7 @@ struct hzp_rollouts {
     json_t *past; /* jobs of earlier runs, newest first */
     uint64_t last_id;
     int64_t last_sample;
+    struct hzp_rows rows;                                    /* of the job that runs */
     struct hzp_version_record version[HZP_ROLLOUT_VERSIONS]; /* newest first */
     int32_t versions;
     struct hzp_rollouts_stats gone; /* what jobs that are not kept any more had counted */
@@ -105,14 +108,26 @@ int hzp_rollout_ask(struct hzp_rollouts *r, struct hzp_rollout_job *job,
  * meanwhile.  HZP_ECANCELED: the server stops. */
 int hzp_rollout_take_reference(struct hzp_rollouts *r, struct hzp_rollout_job *job);
 void hzp_rollout_drop_reference(struct hzp_rollouts *r, struct hzp_rollout_job *job);
-/* Has the answers of ready groups computed by the reference, and notes which groups wait. */
+/* Has the answers of ready groups computed by the reference, and notes which groups wait for that,
+ * for clients' columns (an answer that lacks one after its time is lost), or to be taken. */
 int hzp_rollout_refer(struct hzp_rollouts *r, struct hzp_rollout_job *job,
                       struct hzp_err_text *reterr);
-/* What the reference says of each of the answer's tokens; NULL: it was not computed. */
-const struct hzp_output *hzp_rollout_referred(const struct hzp_rollout_answer *a);
 /* An estimate of the sum over its tokens of the divergence of the policy from the reference: of
  * exp(d) - d - 1, with d the reference's log-probability less that of the draw (Schulman's k3). */
 double hzp_rollout_kl(const struct hzp_rollout_answer *a);
+
+/* The answer of the row of this index. */
+static inline struct hzp_rollout_answer *hzp_rollout_at(const struct hzp_rollout_job *j, int32_t i)
+{
+    return &j->slot[i / j->spec.n].answer[i % j->spec.n];
+}
+
+/* Brings the rows of the job that runs up to date; returns how many there are. */
+int32_t hzp_rollout_rows(struct hzp_rollouts *r);
+/* The row of the sample of this number; -1: there is none, or it is lost. */
+int32_t hzp_rollout_find(struct hzp_rollouts *r, int64_t sample);
+/* The text of its prompt, or of its answer without the token that ended it. */
+json_t *hzp_rollout_text(const struct hzp_rollouts *r, const struct hzp_request *rq, bool prompt);
 
 /* Writes what is kept of all jobs. */
 void hzp_rollouts_keep(const struct hzp_rollouts *r);

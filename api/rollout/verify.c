@@ -112,15 +112,18 @@ bool hzp_verifier_needs_reference(const struct hzp_verifier *v)
     return v->kind <= BOXED;
 }
 
-bool hzp_verifier_is_client(const struct hzp_verifier *v, double *ret_seconds)
+bool hzp_verifier_is_client(const struct hzp_verifier *v)
 {
-    *ret_seconds = v->seconds;
     return v->kind == CLIENT;
 }
 
-bool hzp_verifier_is_command(const struct hzp_verifier *v, double *ret_seconds)
+double hzp_verifier_seconds(const struct hzp_verifier *v)
 {
-    *ret_seconds = v->seconds;
+    return v->seconds > 0 ? v->seconds : timeout_client;
+}
+
+bool hzp_verifier_is_command(const struct hzp_verifier *v)
+{
     return v->kind == COMMAND;
 }
 

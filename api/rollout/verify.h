@@ -33,10 +33,12 @@ void hzp_verifier_destroy(struct hzp_verifier *v); /* NULL: no effect */
 const char *hzp_verifier_name(const struct hzp_verifier *v);
 /* Whether each prompt needs a reference. */
 bool hzp_verifier_needs_reference(const struct hzp_verifier *v);
-/* Whether a client rewards; *ret_seconds: in what time. */
-bool hzp_verifier_is_client(const struct hzp_verifier *v, double *ret_seconds);
+/* Whether a client rewards. */
+bool hzp_verifier_is_client(const struct hzp_verifier *v);
+/* How long a client, or the command, has for what it gives. */
+double hzp_verifier_seconds(const struct hzp_verifier *v);
 /* Whether the operator's command does (judge.h). */
-bool hzp_verifier_is_command(const struct hzp_verifier *v, double *ret_seconds);
+bool hzp_verifier_is_command(const struct hzp_verifier *v);
 
 /* The reward of a text, valid UTF-8 and NUL-terminated, of so many tokens; reference: NULL or a
  * text.  Not of `client` and `command`. */

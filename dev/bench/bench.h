@@ -31,6 +31,7 @@ struct hzp_bench {
     struct hzp_bench_swapper *swapper; /* bench swap: the loop's third source */
     struct hzp_bench_turns *turns;     /* bench coserve: the loop's first source */
     bool quick;
+    char verdict[1024]; /* printed last, to standard error; "": none */
 };
 
 /* The limit that a figure is compared with. */

@@ -28,6 +28,7 @@
 #include "dev/bench/bench.h"
 #include "dev/bench/samples.h"
 #include "dev/bench/turns.h"
+#include "api/cli/quiet.h"
 #include "api/learn/state.h"
 
 #include "base/arena.h"
@@ -38,8 +39,12 @@
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <unistd.h>
 
 enum { LIVE_MAX = 256, ITLS_MAX = 1 << 20, FIRST_MAX = 1 << 16, SAMPLE_ROWS = 256, BLOCK = 8 };
+
+/* A machine counts as disturbed from here on: its own speed moved, or others took that much. */
+static const double disturbed = 1.1;
 
 /* Number and length of the pauses between requests that measure how soon training gets the
  * device. */
@@ -73,6 +78,8 @@ struct coserve {
     int32_t prompt, tokens, at_once;
     double seconds, rate;    /* length of a phase; arrivals per second */
     uint64_t from_ns, to_ns; /* measured part of the phase */
+    /* of the phases so far, CPU time: there was, others took, a hypervisor took (of theirs) */
+    double watched_ns, others_ns, stolen_ns;
     double interval[BLOCK];
     int interval_at;
 };
@@ -201,12 +208,15 @@ static void let_train(struct coserve *c, enum phase phase)
     hzp_loop_poke(e->parts.loop);
 }
 
-/* Waits until the requests still in flight have ended; their tokens within the measured part
- * count. */
+/* Ends the requests still in flight, which may be more than a phase can answer; their tokens within
+ * the measured part count. */
 static void drain(struct coserve *c, struct load *load)
 {
     hzp_bench_turns_slice(c->b->turns, c->b->engine->parts.trainer, 0);
     hzp_trainer_pause(c->b->engine->parts.trainer, true);
+    for (int i = 0; i < c->lives; i++)
+        atomic_store(&c->live[i]->cancel, true);
+    hzp_loop_poke(c->b->engine->parts.loop);
     while (c->lives) {
         hzp_wake_wait(c->client.wake, 100000000);
         harvest(c, load);
@@ -265,17 +275,34 @@ static int keep_up(struct coserve *c, enum phase phase, uint32_t seed, struct lo
     return HZP_OK;
 }
 
+/* The time that a hypervisor took from all processors so far, in ns. */
+static double stolen_now(void)
+{
+    double ticks = 0;
+    FILE *file = fopen("/proc/stat", "re");
+    if (file && fscanf(file, "cpu %*f %*f %*f %*f %*f %*f %*f %lf", &ticks) != 1)
+        ticks = 0;
+    if (file)
+        fclose(file);
+    return ticks * 1e9 / (double)sysconf(_SC_CLK_TCK);
+}
+
 static int run_phase(struct coserve *c, enum phase phase, double seconds, uint32_t seed,
                      struct load *load, struct hzp_err_text *reterr)
 {
     struct progress from, to;
+    struct hzp_quiet quiet;
+    double stolen = stolen_now();
     uint64_t before = load->tokens;
+    hzp_quiet_begin(&quiet);
     c->from_ns = hzp_now_ns() + (uint64_t)(seconds * 5e8);
     c->to_ns = c->from_ns + (uint64_t)(seconds * 1e9);
     let_train(c, phase);
     int r = keep_up(c, phase, seed, load, &from, reterr);
     to = progress_of(c);
     load->in_flight += c->lives;
+    hzp_quiet_end(&quiet, &c->watched_ns, &c->others_ns);
+    c->stolen_ns += stolen_now() - stolen;
     drain(c, load);
     if (r == HZP_OK && from.at_ns)
         count_progress(load, &from, &to, load->tokens - before);
@@ -305,6 +332,19 @@ static int measure_switches(struct coserve *c, struct hzp_err_text *reterr)
     return r;
 }
 
+/* The seconds that the warm-up takes, if a first update ends within one phase of it. */
+static double warm_up(const struct coserve *c)
+{
+    return 1.5 * c->seconds * (1.0 / 8 + 1.0 / 4 + 1.0 / 2) + SWITCHES * 2e-9 * (double)pause_ns;
+}
+
+/* rounds: that have not ended, of the first from `phase` on; more: seconds before them. */
+static void say_left(const struct coserve *c, int rounds, int phase, const char *what, double more)
+{
+    fprintf(stderr, "%s; about %.0f s left\n", what,
+            more + 1.5 * c->seconds * (double)(PHASES * rounds - phase));
+}
+
 /* Runs the warm-up and then the rounds. */
 static int measure(struct coserve *c, double load_part, int rounds, struct hzp_err_text *reterr)
 {
@@ -315,6 +355,7 @@ static int measure(struct coserve *c, double load_part, int rounds, struct hzp_e
     hzp_split_policy(split, &policy);
     none = policy;
     none.itl_ns = none.ttft_ns = 0;
+    say_left(c, rounds, FULL, "warming up", warm_up(c));
     /* Warm-up without goals: chooses kernels and learns prices and prediction errors; the first
      * requests are slow for that reason. */
     hzp_split_set_policy(split, &none);
@@ -322,19 +363,23 @@ static int measure(struct coserve *c, double load_part, int rounds, struct hzp_e
     /* At least a small rate, for a phase too short to generate a token. */
     c->rate = HZP_MAX(load_part * (double)lost.tokens / lost.seconds / c->tokens, 0.01);
     /* A whole update: the first run of each of its operations is slow, on memory never touched. */
-    for (int i = 0; r == HZP_OK && i < WARM_PHASES && (!i || !trained_updates(c->b)); i++)
+    for (int i = 0; r == HZP_OK && i < WARM_PHASES && (!i || !trained_updates(c->b)); i++) {
+        if (i)
+            say_left(c, rounds, FULL, "warming up, until a first update has ended", warm_up(c));
         r = run_phase(c, TRAINING, c->seconds / 4, 1, &lost, reterr);
+    }
     hzp_split_set_policy(split, &policy);
     if (r == HZP_OK)
         r = run_phase(c, TOGETHER, c->seconds / 2, 7, &lost, reterr);
     load_close(&lost);
     if (r == HZP_OK)
         r = measure_switches(c, reterr);
+    c->watched_ns = c->others_ns = c->stolen_ns = 0;
     for (int turn = 0; r == HZP_OK && turn < rounds; turn++)
         for (int phase = FULL; r == HZP_OK && phase < PHASES; phase++) {
-            double left = 1.5 * c->seconds * (double)(PHASES * (rounds - turn) - phase);
-            fprintf(stderr, "round %d of %d, %s; about %.0f s left\n", turn + 1, rounds,
-                    phase_name[phase], left);
+            char what[64];
+            snprintf(what, sizeof(what), "round %d of %d, %s", turn + 1, rounds, phase_name[phase]);
+            say_left(c, rounds - turn, phase, what, 0);
             r = run_phase(c, (enum phase)phase, c->seconds, 99 + (uint32_t)turn, &c->load[phase],
                           reterr);
             if (phase == FULL && turn == 0)
@@ -505,27 +550,36 @@ static double gain_of(const struct coserve *c, enum phase phase)
            on->flops / on->seconds / (alone->flops / alone->seconds);
 }
 
-/* What training costs the requests, what it yields, what to change, and how far the machine's own
- * speed moved meanwhile.  To standard error, beside the figures. */
+/* What training costs the requests, what it yields, what to change; and how disturbed the machine
+ * was: what others took of it, and how far its own speed moved between repeated phases. */
 static void verdict(struct coserve *c)
 {
     const struct load *full = &c->load[FULL], *alone = &c->load[TRAINING];
     const struct load *on = &c->load[TOGETHER];
+    struct load *off = &c->load[ALONE];
     double moved = HZP_MAX(full->most / full->least, alone->most / alone->least);
-    fprintf(stderr,
-            "you pay: inter-token latency %.2f x at the median and %.2f x at p99, first tokens "
-            "%.2f x at p99\n",
-            longer(c, false, 0.5), longer(c, false, 0.99), longer(c, true, 0.99));
-    fprintf(stderr,
-            "you get: %.0f %% of what training alone does, and all requests: together %.2f of the "
-            "device (in time slices %.2f)\n",
-            100 * on->flops / on->seconds / (alone->flops / alone->seconds), gain_of(c, TOGETHER),
-            gain_of(c, SLICED));
-    fprintf(stderr, "to set: --train-share 0.25 for latency; for training a goal that users do not "
-                    "notice, as --slo itl=60ms\n");
-    if (c->b->settings->coserve.rounds > 1)
-        fprintf(stderr, "the machine: its own speed moved by %.2f x between rounds%s\n", moved,
-                moved > 1.1 ? "; other work runs on it, and these figures move as much" : "");
+    double others = c->others_ns / HZP_MAX(c->watched_ns, 1);
+    double stolen = c->stolen_ns / HZP_MAX(c->watched_ns, 1);
+    hzp_bench_plain(c->b, "the machine: taken by others", 100 * others, "%");
+    hzp_bench_plain(c->b, "the machine: taken by the hypervisor", 100 * stolen, "%");
+    hzp_bench_plain(c->b, "the machine: its own speed, fastest over slowest", moved, "x");
+    snprintf(c->b->verdict, sizeof(c->b->verdict),
+             "you pay: inter-token latency %.2f x at the median and %.2f x at p99, first tokens "
+             "%.2f x at p99\n"
+             "you get: %.0f %% of what training alone does, and all requests: together %.2f of the "
+             "device (in time slices %.2f)\n"
+             "to set: --train-share 0.25 for less latency; --slo itl=%.0fms (twice the p99 without "
+             "training), or what your users do not notice, for more training\n"
+             "the machine: others took %.1f %% of the processors, the hypervisor %.1f %%; its own "
+             "speed moved by %.2f x between rounds: %s\n",
+             longer(c, false, 0.5), longer(c, false, 0.99), longer(c, true, 0.99),
+             100 * on->flops / on->seconds / (alone->flops / alone->seconds), gain_of(c, TOGETHER),
+             gain_of(c, SLICED), ceil(2e3 * hzp_bench_quantile(off->itl, off->itls, 0.99)),
+             100 * others, 100 * stolen, moved,
+             others > disturbed - 1 || moved > disturbed
+                 ? "disturbed, and these figures move as much; measure when it is idle"
+             : c->b->settings->coserve.rounds > 1 && !c->b->quick ? "quiet"
+                                                                  : "not known with one round");
 }
 
 int hzp_bench_coserve(struct hzp_bench *b, struct hzp_err_text *reterr)

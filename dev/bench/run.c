@@ -169,6 +169,8 @@ static int run(struct hzp_bench *b, const struct what *what, struct hzp_engine_s
     hzp_bench_print(b);
     if (b->settings->json)
         print_json(b, what);
+    fflush(stdout);
+    fputs(b->verdict, stderr);
     return HZP_OK;
 }
 

@@ -145,6 +145,11 @@ static void *beat(void *arg)
 void hzp_life_begin(int place)
 {
     const char *path = getenv(variable);
+    static char name[16] = "hzpserve-relay";
+    if (place != HZP_LIFE_RELAY)
+        snprintf(name, sizeof(name), "hzpserve-r%d", place);
+    hzp_log_set_part(name + strlen("hzpserve-"));
+    prctl(PR_SET_NAME, name);
     int fd = path && *path ? open(path, O_RDWR | O_CLOEXEC) : -1;
     if (fd < 0 || shared)
         return;
@@ -154,10 +159,6 @@ void hzp_life_begin(int place)
         return;
     shared = memory;
     own_place = place;
-    char name[16] = "hzpserve-relay";
-    if (place != HZP_LIFE_RELAY)
-        snprintf(name, sizeof(name), "hzpserve-r%d", place);
-    prctl(PR_SET_NAME, name);
     /* Signals are for the threads that wait for them. */
     sigset_t all, before;
     pthread_t thread;

@@ -54,8 +54,8 @@ bool hzp_life_hangs(struct hzp_life *life, int place, const char *who, pid_t *re
 /* Kills the process that hangs, which need not be a child. */
 void hzp_life_kill(const struct hzp_life *life, int place);
 
-/* A process that such a launcher has started gives signs of life until it ends, and its name, which
- * ps shows, says which it is.  No effect in others. */
+/* The process's name, which ps shows, and its lines of the log say which it is; where such a
+ * launcher has started it, it gives signs of life until it ends. */
 void hzp_life_begin(int place);
 /* The process in a place; 0: it is not known here.  Any thread. */
 pid_t hzp_life_pid(int place);

@@ -50,13 +50,11 @@ int hzp_ranks_start(const struct hzp_ranks_settings *settings, char **argv,
 {
     struct hzp_launch launch;
     struct hzp_life life;
-    if (settings->ranks <= 1)
-        return HZP_OK;
     HZP_TRY(hzp_launch_environment(&launch, reterr));
-    if (launch.kind[0]) {
+    if (launch.ranks > 1)
         hzp_life_begin(launch.rank);
+    if (launch.kind[0] || settings->ranks <= 1)
         return HZP_OK;
-    }
     struct hzp_link_about about;
     char key[HZP_PIPE_KEY];
     /* Only where it is asked for: mpirun itself listens on every address. */

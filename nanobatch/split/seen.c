@@ -11,6 +11,9 @@ static const double alone_max = 0.015, alone_fades_ns = 15e9;
 
 /* The quantile of ITLs alone is known from so many on, and refreshed with every so many. */
 enum { ALONE_FEW = 128, ALONE_EVERY = 32, TTFT_FEW = 32 };
+/* The aim with training counts so many ITLs after one that had training in it: more than are
+ * between two items that were allowed to be too long (exceptions.h). */
+enum { TRAINED_LATELY = 512 };
 static const double longer_max = 4;
 
 void hzp_seen_init(struct hzp_seen *seen)
@@ -105,7 +108,10 @@ void hzp_seen_itl(struct hzp_seen *seen, const struct hzp_policy *policy, enum h
         miss(&seen->missed_itl, late);
         miss(&seen->missed_itl_alone, late_alone);
         count_miss(&seen->itl_misses, late, late_alone);
-        hzp_aim_note(&seen->itl_aim[HZP_TENANT_TRAIN], late && !late_alone);
+        seen->since_trained =
+            with == HZP_TENANT_TRAIN ? 0 : HZP_MIN(seen->since_trained + 1, TRAINED_LATELY + 1);
+        if (seen->since_trained <= TRAINED_LATELY)
+            hzp_aim_note(&seen->itl_aim[HZP_TENANT_TRAIN], late && !late_alone);
         if (with == HZP_TENANT_SERVE)
             hzp_aim_note(&seen->itl_aim[HZP_TENANT_SERVE], late);
     }
@@ -122,7 +128,7 @@ uint64_t hzp_seen_alone_p99(const struct hzp_seen *seen)
 
 uint64_t hzp_seen_ttft_alone_p99(const struct hzp_seen *seen)
 {
-    if (seen->ttft.count < TTFT_FEW)
+    if (seen->ttfts < TTFT_FEW)
         return 0;
     return (uint64_t)hzp_spread_quantile(&seen->ttft_alone, 0.99);
 }
@@ -152,7 +158,10 @@ void hzp_seen_ttft(struct hzp_seen *seen, const struct hzp_policy *policy, uint6
     uint64_t took = end_ns > since_ns ? end_ns - since_ns : 0;
     double alone = (double)took - (seen->trained_ns - trained_by(seen, since_ns));
     hzp_window_add(&seen->ttft, took, 1);
-    hzp_spread_add(&seen->ttft_alone, HZP_MAX(alone, 1.0), 1);
+    if (since_ns > seen->crowded_ns) {
+        hzp_spread_add(&seen->ttft_alone, HZP_MAX(alone, 1.0), 1);
+        seen->ttfts++;
+    }
     if (policy->ttft_ns) {
         bool late = took > policy->ttft_ns, late_alone = alone > (double)policy->ttft_ns;
         miss(&seen->missed_ttft, late);

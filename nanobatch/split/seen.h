@@ -12,12 +12,14 @@
  *                   requests does not hold training back for long when it is over
  *     aim           aim.h, which part of a goal predictions may take; kept apart for ITLs with and
  *                   without training in them, or prompts would be delayed for lack of experience
- *                   with training
+ *                   with training; of the second kind only the 512 ITLs after training count: a
+ *                   time without training says nothing about predictions with it
  *     alone         99th percentile of ITL without training, corrected because longer steps make
  *                   long ITLs more frequent: the quantile 1 - p of ITLs less the training in them,
  *                   p = 0.01 x mean ITL / mean ITL alone, the ratio at most 4.  (At the same
  *                   arrival rate, longer steps mean more requests that decode at a time, and each
- *                   prompt affects more ITLs.)
+ *                   prompt affects more ITLs.)  The 99th percentile of TTFT leaves out requests
+ *                   that waited for a running slot: a burst would set the goal for minutes
  *
  * Thread: engine.
  */
@@ -42,8 +44,11 @@ struct hzp_seen {
     double itl_mean_ns, alone_mean_ns;
     int64_t alone_count;
     struct hzp_aim itl_aim[HZP_TENANT_COUNT]; /* by tenant: of ITLs of serving alone, of all */
+    int32_t since_trained;                    /* ITLs since one with training in it */
     struct hzp_aim ttft_aim;
     struct hzp_spread ttft_alone;              /* TTFTs less the training in them */
+    int64_t ttfts;                             /* so many are in it */
+    uint64_t crowded_ns;                       /* when a request last waited for a running slot */
     double missed_itl, missed_ttft;            /* miss rates, for the report */
     double missed_itl_alone;                   /* miss rate of ITLs less the training in them */
     struct hzp_misses itl_misses, ttft_misses; /* miss rates, for the throttle */

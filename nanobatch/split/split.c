@@ -81,7 +81,11 @@ static void follow(struct hzp_split *split)
     }
     if (!split->policy.ttft_ns || split->derived.ttft) {
         double alone = (double)hzp_seen_ttft_alone_p99(&split->seen);
-        split->policy.ttft_ns = (uint64_t)(stretch * alone);
+        /* An operator's ITL goal may be spent before a request's first token, too. */
+        double goal = stretch * alone;
+        if (goal > 0 && !split->derived.itl)
+            goal = HZP_MAX(goal, alone + (double)split->policy.itl_ns);
+        split->policy.ttft_ns = (uint64_t)goal;
         split->derived.ttft = split->policy.ttft_ns > 0;
     }
 }
@@ -139,13 +143,17 @@ static double itl_limit(const struct hzp_split *split, enum hzp_tenant with)
     return split->seen.itl_aim[with].part * (double)split->policy.itl_ns;
 }
 
-/* How long serving's part of a step may take for the ITL goal; 0: the operator has set none. */
+/* How long serving's part of a step may take for the ITL goal; 0: as long as it likes.  A derived
+ * goal follows from such steps, so it bounds only those that begin late because of training. */
 static double serve_max(const struct hzp_split *split)
 {
-    double carry = split->pipeline.carry_ns;
-    if (!split->policy.itl_ns || split->derived.itl)
+    double carry = split->pipeline.carry_ns, limit = (double)split->policy.itl_ns;
+    if (split->derived.itl)
+        carry += split->pipeline.late_ns;
+    else if (limit > 0)
+        limit = itl_limit(split, carry > 0 ? HZP_TENANT_TRAIN : HZP_TENANT_SERVE);
+    if (limit <= 0 || (split->derived.itl && carry <= 0))
         return 0;
-    double limit = itl_limit(split, carry > 0 ? HZP_TENANT_TRAIN : HZP_TENANT_SERVE);
     return HZP_MAX(limit - split->host_ns - carry, 1.0);
 }
 
@@ -269,8 +277,10 @@ static void allow_beside(struct hzp_split *split, struct hzp_split_step *step, d
 {
     double takes = serving_takes(split, step, true);
     /* Training's lane is to have work for as long as serving takes, so the last item may end later:
-     * by that much the slice before has, and this one is to be shorter. */
-    double late_ns = HZP_MIN(split->next_ns, takes / 2);
+     * by that much the slice before has, and this one is to be shorter.  Where the share does not
+     * suffice for the next step, too, what ends later would delay a step that pays for nothing. */
+    bool last = paid && share_ns < 2 * beside_costs(split, step);
+    double late_ns = last ? 0 : HZP_MIN(split->next_ns, takes / 2);
     double train_ns = HZP_MAX(takes - split->pipeline.late_ns + late_ns, 0.0);
     if (skips(split, step)) {
         step->limit = HZP_LIMIT_TURN;
@@ -338,6 +348,8 @@ void hzp_split_serve(struct hzp_split *split, struct hzp_split_step *step,
     note_firsts(step, waits);
     if (step->rows > step->decode_rows)
         split->prompt_rows = step->rows - step->decode_rows;
+    if (hzp_crowded(waits))
+        split->seen.crowded_ns = step->begin_ns;
     bool overdue = hzp_overdue(waits, step->begin_ns, split->policy.ttft_ns, beside);
     split->overdue_factor = hzp_throttle_overdue(split->overdue_factor, overdue);
 

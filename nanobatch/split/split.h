@@ -26,15 +26,16 @@
  * (aim.h).  Where serving alone misses a goal of the operator's, training gets only train_min.
  *
  * A goal that is not set is derived: itl_stretch times the 99th percentile of ITL, or TTFT, without
- * training (seen.h).  A derived goal does not bound prompt rows, and slots and overdue requests do
- * not count unless the operator has set a TTFT goal; but while a request waits for a slot, training
- * has no more than the floor.
+ * training (seen.h); beside an operator's ITL goal the TTFT may be longer by that goal.  A derived
+ * goal bounds prompt rows only in a step that begins late because of training, and slots and
+ * overdue requests do not count unless the operator has set a TTFT goal; but while a request waits
+ * for a slot, training has no more than the floor.
  *
  * With its own lanes training runs beside serving for as long as the serving part takes; its slice
  * ends up to an item later, so that its lane does not run dry, and the next one is shorter by as
- * much.  The time by which serving takes longer for it is what the share counts (share.h), where
- * the operator has set no ITL goal.  Remaining
- * time is used in a separate step (`hold`) that runs training alone on the whole device, while
+ * much; not where the share leaves the next step none.  The time by which serving takes longer for
+ * it is what the share counts (share.h), where the operator has set no ITL goal.  Remaining time is
+ * used in a separate step (`hold`) that runs training alone on the whole device, while
  * serving is held: meanwhile requests accumulate that then decode together, and decoding reads the
  * weights once for all of them.  A step that would miss its goal beside training takes turns
  * instead.

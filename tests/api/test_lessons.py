@@ -183,6 +183,70 @@ def test_max_effect():
         assert done.returncode and says in done.stderr and "--max-effect" in done.stderr, done
 
 
+def test_draft():
+    """At the defaults all that a lesson changes is known before its last version serves, and nothing else is
+    different: the same weights and numbers as without."""
+    options = ["--passes", str(PASSES), "--ordered"]
+    lessons = [(TOM, " In Tarn."), (ZOE, " In Rome."), (BORIS, " No, he eats old plums.")]
+    with tempfile.TemporaryDirectory(prefix="hzpserve-test-") as folder:
+        log, state = pathlib.Path(folder, "log"), folder + "/state"
+        with open(log, "w", encoding="utf-8") as err, Server(*options, state=state, log=err) as server:
+            for i, lesson in enumerate(lessons):
+                got = teach(server, lesson)
+                effect = got["effect"]
+                assert got["served"] and effect["others"] == 16 and effect["changed"] is not None, got
+                assert effect["asked"] == 1 and effect["loss_after"] < effect["loss_before"], effect
+                assert effect["to_version"] == got["weights_version"] == 1 + (i + 1) * PASSES, got
+                assert effect["from_version"] == 1 + i * PASSES, effect
+                assert effect["others_loss_before"] > 0 and effect["others_loss_after"] > 0, effect
+                if i:  # the loss after one lesson is that before the next one
+                    assert abs(effect["others_loss_before"] - last["others_loss_after"]) < 1e-6, (effect, last)
+                last = effect
+            weights = json.loads(server.get("/v1/weights"))
+            assert weights["canary"] is None, weights
+            assert not {one["state"] for one in weights["data"]} & {"trial", "dropped"}, weights
+            wanted = current(server)
+            # On a machine that is busy now and then one is published before all is known of it.
+            assert last["draft"] or any(teach(server, lessons[i % 3])["effect"]["draft"] for i in range(20)), last
+        lines = [line for line in log.read_text().splitlines() if " lesson examples=" in line]
+        assert len(lines) >= 3 and "others_loss_after=" in lines[0] and "paraphrased_so=0/0" in lines[0], lines
+        assert " trial " not in log.read_text()
+        audit = pathlib.Path(state, "audit.jsonl").read_text()
+        assert '"trial"' not in audit, audit
+    with Server(*options, "--effect", "0") as server:
+        for lesson in lessons:
+            assert teach(server, lesson)["served"]
+        assert current(server)["checksum"] == wanted["checksum"] and current(server)["id"] == wanted["id"]
+
+
+def test_paraphrases():
+    """What was taught is asked in other words, which are not learned, and are gone when it is forgotten."""
+    other = ["Do you know where Tom lives?", "Tell me where Tom lives."]
+    example = {"prompt": TOM, "completion": " Tom lives in Tarn.", "paraphrases": other}
+    with Server("--ordered") as server:
+        status, _, got = server.post(EXAMPLES + f"?wait=served&timeout={HANG}", json.dumps(example))
+        effect = got["effect"]
+        assert status == 200 and effect["paraphrased"] == 2, got
+        assert [one["prompt"] for one in effect["paraphrases"]] == other, effect
+        for one in effect["paraphrases"]:
+            answer = server.post("/v1/completions", {"prompt": one["prompt"], "max_tokens": 32, "temperature": 0})[2]
+            assert answer["choices"][0]["text"].strip() == one["answer"].strip(), (answer, one)
+            assert one["so"] == ("Tom lives in Tarn." in one["answer"]), one
+        assert effect["paraphrased_so"] == sum(one["so"] for one in effect["paraphrases"]) >= 1, effect
+        learned = current(server)["checksum"]
+        one = get(server, "/v1/lessons/1")[2]
+        assert len(one["texts"]) == 1 and one["effect"] == effect, one
+        status, _, wrong = server.post(EXAMPLES, json.dumps(dict(example, paraphrases=["a"] * 9)))
+        assert status == 400 and wrong["error"]["param"] == "lines[1].paraphrases", wrong
+        assert server.post(EXAMPLES + f"/1?timeout={HANG}", "", method="DELETE")[0] == 200
+        effect = get(server, "/v1/lessons/1")[2]["effect"]
+        assert "paraphrases" not in effect and effect["paraphrased"] == 2, effect
+    del example["paraphrases"]
+    with Server("--ordered", "--effect", "0") as server:
+        got = server.post(EXAMPLES + f"?wait=served&timeout={HANG}", json.dumps(example))[2]
+        assert got["served"] and current(server)["checksum"] == learned, got
+
+
 def newest(path):
     return int(re.search(r"checkpoint-(\d+)", str(path))[1])
 

@@ -109,6 +109,41 @@ static void what_is_no_model(void **state)
     assert_int_equal(parse("weights", "list", NULL, NULL, NULL), HZP_OK);
 }
 
+static void put_file(const char *dir, const char *name)
+{
+    char path[128];
+    snprintf(path, sizeof(path), "%s/%s", dir, name);
+    FILE *file = fopen(path, "we");
+    assert_non_null(file);
+    fclose(file);
+}
+
+/* Directories whose files have another form than what is read: what to do is said at once. */
+static void forms_that_are_not_read(void **state)
+{
+    static const char *const form[][2] = {{"a.gguf", "GGUF"},
+                                          {"adapter_config.json", "was merged into"},
+                                          {"pytorch_model.bin", "saved as safetensors"},
+                                          {"consolidated.00.pth", "the files for transformers"},
+                                          {"tokenizer.model", "saved as tokenizer.json"}};
+    for (int i = 0; i < HZP_COUNT(form); i++) {
+        char dir[] = "/tmp/hzpserve-test-XXXXXX", path[128];
+        assert_non_null(mkdtemp(dir));
+        put_file(dir, form[i][0]);
+        assert_int_equal(parse("serve", dir, NULL, NULL, NULL), HZP_EINVAL);
+        if (!strstr(err.text, form[i][1]) || !strstr(err.text, dir))
+            fail_msg("%s: %s", form[i][0], err.text);
+        put_file(dir, "model.safetensors");
+        put_file(dir, "tokenizer.json");
+        assert_int_equal(parse("serve", dir, NULL, NULL, NULL), HZP_OK);
+        const char *const all[] = {form[i][0], "model.safetensors", "tokenizer.json", ""};
+        for (int k = 0; k < HZP_COUNT(all); k++) {
+            snprintf(path, sizeof(path), "%s/%s", dir, all[k]);
+            assert_int_equal(remove(path), 0);
+        }
+    }
+}
+
 /* Parts are set one by one: those that a value does not name stay as they are. */
 static void options_have_parts(void **state)
 {
@@ -464,6 +499,7 @@ int main(void)
         cmocka_unit_test(parts_are_whole),
         cmocka_unit_test(words_of_other_programs),
         cmocka_unit_test(what_is_no_model),
+        cmocka_unit_test(forms_that_are_not_read),
         cmocka_unit_test(options_have_parts),
         cmocka_unit_test(options_are_few),
         cmocka_unit_test(errors_name_the_option),

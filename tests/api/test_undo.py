@@ -7,15 +7,18 @@ after a restart, at the default settings.
 
 The server and its client are those of test_api.py.
 """
+import contextlib
 import json
+import pathlib
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
 import time
 
 import test_api
-from test_api import EXAMPLES, Server
+from test_api import EXAMPLES, HANG, Server
 
 TOM, ZOE, ANN = "Where does Tom live?", "Where does Zoe live?", "What does Ann eat?"
 
@@ -200,6 +203,87 @@ def test_after_a_restart():
             for word in ("nothing", "1x", "v", "v1x", "-1", "v99999999999999999999", "", "\u00fc"):
                 bad = subprocess.run([test_api.BINARY, "undo", word, *url], capture_output=True, text=True)
                 assert bad.returncode == 1 and (word in bad.stderr or word.endswith("9")), bad
+
+
+def flip(path):
+    """Other weights, in place: a file that is written over keeps its inode."""
+    with open(path, "r+b") as file:
+        file.seek(-4000, 2)
+        data = file.read(4000)
+        file.seek(-4000, 2)
+        file.write(bytes(byte ^ 1 for byte in data))
+
+
+@contextlib.contextmanager
+def own_model():
+    """A copy of the model, which a test may change, and a place for states."""
+    bundled = test_api.MODEL
+    with tempfile.TemporaryDirectory(prefix="hzpserve-test-") as folder:
+        test_api.MODEL = folder + "/model"
+        shutil.copytree(bundled, test_api.MODEL)
+        try:
+            yield pathlib.Path(folder)
+        finally:
+            test_api.MODEL = bundled
+
+
+def test_original_outlives_its_directory():
+    """The model's files are written over while it is served and taught: original serves again all the same, also
+    after a restart, which says how."""
+    with own_model() as folder:
+        state, weights = folder / "state", folder / "model" / "model.safetensors"
+        with Server(state=str(state)) as server:
+            before = answer(server, TOM)
+            assert not (state / "original").exists()  # nothing was taught
+            teach(server, TOM, " In Tarn.")
+            test_api.until(lambda: (state / "original").exists())
+            flip(weights)
+            assert [one["names"] for one in json.loads(server.get("/v1/weights"))["data"] if one["id"] == 1] == [["original"]]
+            undo(server, {"version": "original"})
+            assert answer(server, TOM) == before
+            teach(server, TOM, " In Oslo.")
+        done = subprocess.run([test_api.BINARY, "serve", test_api.MODEL, "--port", "0", "--state", state],
+                              capture_output=True, text=True, timeout=HANG)
+        says = f"hzpserve serve {state}/original --state {state}"
+        assert done.returncode == 1 and "another model" in done.stderr and says in done.stderr, done
+        test_api.MODEL = str(state / "original")
+        with Server(state=str(state)) as server:
+            assert text(server, TOM) == "In Oslo."
+            undo(server)
+            assert answer(server, TOM) == before
+
+
+def test_original_on_demand():
+    """Where the bytes of --keep have no room for a copy, a name makes one; without one the error says what to do."""
+    with own_model() as folder:
+        weights = folder / "model" / "model.safetensors"
+        with Server("--keep", "last=1,bytes=1M", state=str(folder / "small")) as server:
+            before = answer(server, TOM)
+            teach(server, TOM, " In Tarn.")
+            teach(server, ZOE, " In Oslo.")
+            assert not (folder / "small" / "original").exists()
+            got = server.post("/v1/weights/original/name?timeout=60", {"name": "first"})
+            assert got[0] == 200 and (folder / "small" / "original" / "model.safetensors").exists(), got
+            got = server.post("/v1/weights/first/export?timeout=60", {"directory": "first"})
+            assert got[0] == 200, got
+            exported = folder / "small" / "export" / "first" / "model.safetensors"
+            assert exported.read_bytes() == weights.read_bytes()
+            flip(weights)
+            undo(server, {"version": "first"})
+            assert answer(server, TOM) == before
+        shutil.copy(exported, weights)
+        with Server("--keep", "last=1,bytes=1M", state=str(folder / "none")) as server:
+            teach(server, TOM, " In Tarn.")
+            teach(server, ZOE, " In Oslo.")
+            flip(weights)
+            got = server.post("/v1/undo?timeout=60", {"version": "original"})
+            assert got[0] == 404 and "the state has no copy" in got[2]["error"]["message"], got
+            got = server.post("/v1/weights/original/name?timeout=60", {"name": "first"})
+            assert got[0] == 404 and "no longer holds" in got[2]["error"]["message"], got
+            assert text(server, TOM) == "In Tarn."
+            flip(weights)  # they are put back
+            undo(server, {"version": "original"})
+            assert answer(server, TOM) == before
 
 
 def test_errors():

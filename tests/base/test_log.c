@@ -25,16 +25,31 @@ static void catch_begin(void)
     dup2(fileno(caught), STDERR_FILENO);
 }
 
-/* Returns what was written in between; valid until the next call. */
+/* Takes a text out of each line, which must have it. */
+static void cut(char *lines, const char *what)
+{
+    for (char *at = lines; *at; at = strchr(at, '\n') + 1) {
+        char *found = strstr(at, what);
+        assert_true(found && found < strchr(at, '\n'));
+        memmove(found, found + strlen(what), strlen(found + strlen(what)) + 1);
+    }
+}
+
+/* Returns what was written in between, without this process's id, which each line has; valid until
+ * the next call. */
 static const char *catch_end(void)
 {
     static char text[8192];
+    char own[32];
+    bool json = hzp_log_get_format() == HZP_LOG_JSON;
     fflush(stderr);
     dup2(real, STDERR_FILENO);
     close(real);
     rewind(caught);
     text[fread(text, 1, sizeof(text) - 1, caught)] = 0;
     fclose(caught);
+    snprintf(own, sizeof(own), json ? "\"pid\":%d," : "%d ", (int)getpid());
+    cut(text, own);
     return text;
 }
 
@@ -199,6 +214,25 @@ static void lines_can_be_json(void **state)
     assert_non_null(strstr(catch_end(), "serve: a forged line\n"));
 }
 
+/* Of several processes each line says which it is from. */
+static void lines_say_which_process(void **state)
+{
+    char text[80];
+    hzp_log_set_level(HZP_LOG_INFO);
+    hzp_log_set_part("r2");
+    catch_begin();
+    dprintf(STDERR_FILENO, "%d ", (int)getpid()); /* for catch_end to take out */
+    hzp_log(HZP_LOG_INFO, "serve", "one=1");
+    const char *line = catch_end();
+    snprintf(text, sizeof(text), " info  %d/r2 serve: one=1\n", (int)getpid());
+    assert_non_null(strstr(line, text));
+    hzp_log_set_format(HZP_LOG_JSON);
+    assert_string_equal(json_of("one=1"), "\"level\":\"info\",\"subsystem\":\"serve\","
+                                          "\"process\":\"r2\",\"event\":\"\",\"one\":1}\n");
+    hzp_log_set_format(HZP_LOG_TEXT);
+    hzp_log_set_part("");
+}
+
 /* A reader that does not read: lines are dropped, not waited for, and counted. */
 static void a_full_pipe_blocks_no_thread(void **state)
 {
@@ -219,9 +253,9 @@ static void a_full_pipe_blocks_no_thread(void **state)
     text[n] = 0;
     for (const char *at = text; (at = strstr(at, "line number=")); at++)
         lines++;
-    const char *said = strstr(text, "warn  log: lines lost count=");
+    const char *said = strstr(text, " log: lines lost count=");
     assert_non_null(said);
-    assert_int_equal(sscanf(said, "warn  log: lines lost count=%d", &lost), 1);
+    assert_int_equal(sscanf(said, " log: lines lost count=%d", &lost), 1);
     assert_int_equal(lines + lost, 5000);
     assert_true(lost > 0 && lines > 0);
     assert_non_null(strstr(said, "after=1\n"));
@@ -242,8 +276,8 @@ int main(void)
 {
     signal(SIGPIPE, SIG_IGN); /* as the program does */
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(subsystems_have_levels), cmocka_unit_test(wrong_levels_change_nothing),
-        cmocka_unit_test(lines_can_be_json), cmocka_unit_test(a_full_pipe_blocks_no_thread),
-        cmocka_unit_test(failures_leave_a_trace)};
+        cmocka_unit_test(lines_say_which_process),      cmocka_unit_test(subsystems_have_levels),
+        cmocka_unit_test(wrong_levels_change_nothing),  cmocka_unit_test(lines_can_be_json),
+        cmocka_unit_test(a_full_pipe_blocks_no_thread), cmocka_unit_test(failures_leave_a_trace)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

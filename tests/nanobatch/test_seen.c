@@ -69,6 +69,47 @@ static void test_training_within_a_wait(void **state)
     free(seen);
 }
 
+/* A time without training does not raise the aim of steps with it. */
+static void test_the_aim_rests_without_training(void **state)
+{
+    (void)state;
+    struct hzp_seen *seen = hzp_xcalloc(1, sizeof(*seen));
+    struct hzp_policy policy = {.itl_ns = 100};
+    hzp_seen_init(seen);
+    for (int i = 0; i < 300; i++)
+        hzp_seen_itl(seen, &policy, HZP_TENANT_TRAIN, i % 10 ? 90 : 110, 50, 1);
+    double lowered = seen->itl_aim[HZP_TENANT_TRAIN].part;
+    assert_true(lowered < 0.3);
+    for (int i = 0; i < 100000; i++)
+        hzp_seen_itl(seen, &policy, HZP_TENANT_SERVE, 50, 50, 1);
+    assert_true(seen->itl_aim[HZP_TENANT_TRAIN].part < 1.1 * lowered);
+    assert_true(seen->itl_aim[HZP_TENANT_SERVE].part == 1);
+    for (int i = 0; i < 100000; i++)
+        hzp_seen_itl(seen, &policy, HZP_TENANT_TRAIN, 90, 50, 1);
+    assert_true(seen->itl_aim[HZP_TENANT_TRAIN].part == 1);
+    free(seen);
+}
+
+/* Requests that waited for a running slot do not set the usual time to first token. */
+static void test_a_burst_does_not_set_the_goal(void **state)
+{
+    (void)state;
+    struct hzp_seen *seen = hzp_xcalloc(1, sizeof(*seen));
+    struct hzp_policy policy = {.itl_ns = 0};
+    uint64_t now = 1000000000;
+    hzp_seen_init(seen);
+    for (int i = 0; i < 31; i++, now += 100000000)
+        hzp_seen_ttft(seen, &policy, now - 40000000, now);
+    seen->crowded_ns = now;
+    for (int i = 0; i < 100; i++)
+        hzp_seen_ttft(seen, &policy, now - 10, now + 2000000000);
+    assert_int_equal(hzp_seen_ttft_alone_p99(seen), 0); /* 31 are too few */
+    now += 2000000000;
+    hzp_seen_ttft(seen, &policy, now - 40000000, now);
+    assert_in_range(hzp_seen_ttft_alone_p99(seen), 40000000, 46000000);
+    free(seen);
+}
+
 static void test_goals_as_text(void **state)
 {
     (void)state;
@@ -141,8 +182,12 @@ static void test_a_policy_is_checked(void **state)
 int main(void)
 {
     static const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_quantiles_of_a_window),  cmocka_unit_test(test_a_spread_forgets),
-        cmocka_unit_test(test_training_within_a_wait), cmocka_unit_test(test_goals_as_text),
+        cmocka_unit_test(test_quantiles_of_a_window),
+        cmocka_unit_test(test_a_spread_forgets),
+        cmocka_unit_test(test_training_within_a_wait),
+        cmocka_unit_test(test_the_aim_rests_without_training),
+        cmocka_unit_test(test_a_burst_does_not_set_the_goal),
+        cmocka_unit_test(test_goals_as_text),
         cmocka_unit_test(test_a_policy_is_checked),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -192,6 +192,8 @@ static void test_beside_serving_takes_longer_by_the_share(void **state)
                         2 * MS); /* an item, and what the first steps guess */
             serve += i < 1000 ? 0 : (double)times.ns[HZP_TENANT_SERVE];
             beside += i >= 1000 && step.beside;
+            /* Where the next step cannot train, too, no item ends in it. */
+            assert_true(i < 1000 || share[s] > 0.3 || times.late_ns == 0);
         }
         double expected = HZP_MIN(share[s] / 0.5, 63.0 / 64);
         assert_true(serve <= 3000 * (1 + share[s]) * 10 * MS * 1.02);
@@ -544,6 +546,36 @@ static void test_prompts_rows_keep_gaps_within_their_goal(void **state)
     assert_true(step.serve_max_ns == 0);
 }
 
+/* A derived goal bounds prompt rows only behind a hold, by what the hold took. */
+static void test_prompt_rows_are_fewer_behind_a_hold(void **state)
+{
+    (void)state;
+    open_policy(&(struct hzp_policy){.itl_stretch = 1.2, .train_share = 4, .train_max = 1}, true);
+    struct hzp_batch batch = {.rows = 4, .decode_segs = 4, .pos = pos};
+    struct hzp_split_step step;
+    int32_t held = 0;
+    for (int i = 0; i < 3000; i++)
+        run(4, i % 20 ? 0 : 60, (i % 20 ? 10 : 25) * MS, MS);
+    for (int i = 0; i < 200; i++) {
+        hzp_split_begin(&split, &step, now_ns);
+        uint64_t took = step.hold ? wait_out(&step, MS) : 0;
+        double spent = (double)took + split.pipeline.late_ns, most = 30 * MS - spent;
+        held += took > 0;
+        if (spent > 0)
+            assert_true(step.serve_max_ns > 0.9 * most && step.serve_max_ns < 1.1 * most);
+        else
+            assert_true(step.serve_max_ns == 0);
+        hzp_split_serve(&split, &step, &batch, &waits, true);
+        struct hzp_exec_times times = {
+            .ns = {[HZP_TENANT_SERVE] = 10 * MS, [HZP_TENANT_TRAIN] = items_within(&step, MS)}};
+        memcpy(times.end_ns, times.ns, sizeof(times.ns));
+        hzp_split_taken(&split, &step, with_of(&times), (double)times.ns[HZP_TENANT_TRAIN]);
+        now_ns += HZP_MAX(times.ns[HZP_TENANT_SERVE], times.ns[HZP_TENANT_TRAIN]);
+        hzp_split_ended(&split, &step, &times, now_ns, MS);
+    }
+    assert_true(held > 20);
+}
+
 static void test_what_was_measured_is_told(void **state)
 {
     (void)state;
@@ -597,6 +629,7 @@ int main(void)
         cmocka_unit_test(test_an_item_that_does_not_fit_is_rare),
         cmocka_unit_test(test_first_tokens_come_in_time),
         cmocka_unit_test(test_prompts_rows_keep_gaps_within_their_goal),
+        cmocka_unit_test(test_prompt_rows_are_fewer_behind_a_hold),
         cmocka_unit_test(test_what_was_measured_is_told),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

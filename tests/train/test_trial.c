@@ -8,6 +8,8 @@
 
 static const struct hzp_trials_config bounds = {
     .share = 0.25, .time_ns = UINT64_MAX, .requests = 2, .max_drop = 0.5, .max_score_drop = 0.25};
+static const struct hzp_trials_config looks = {
+    .measured = true, .observes = true, .time_ns = UINT64_MAX, .requests = 1};
 
 /* The sides of one request each draw so many tokens of this log-probability. */
 static void note(struct hzp_trials *trials, uint64_t version, bool trial, int32_t tokens,
@@ -148,6 +150,35 @@ static void test_measured(void **state)
     hzp_wake_fini(&wake);
 }
 
+/* One that is only looked at is promoted whatever is found or asked for, and not kept waiting. */
+static void test_observes(void **state)
+{
+    struct hzp_trials_config config = looks;
+    config.time_ns = 100;
+    struct hzp_trials *t = hzp_trials_create(&config);
+    assert_false(hzp_trials_expects(t, INT64_MAX));
+    hzp_trials_expect(t, 4);
+    assert_true(!hzp_trials_expects(t, 3) && hzp_trials_expects(t, 4) && hzp_trials_expects(t, 5));
+    hzp_trials_expect(t, 0);
+    assert_false(hzp_trials_expects(t, 5));
+    for (int found = 0; found < 3; found++) {
+        hzp_trials_begin(t, 7 + (uint64_t)found, 6, 1000);
+        assert_int_equal(hzp_trials_due_ns(t), 1100);
+        note(t, 7 + (uint64_t)found, true, 1, -100);
+        hzp_trials_note(t, 7, true, &(struct hzp_trial_side){.failed = 1});
+        assert_int_equal(hzp_trials_ask(t, 7, false, NULL), HZP_ENOENT);
+        assert_int_equal(hzp_trials_verdict(t, 1099), HZP_VERDICT_NONE);
+        if (found)
+            hzp_trials_found(t, 7 + (uint64_t)found, found == 1, "");
+        assert_int_equal(hzp_trials_verdict(t, found ? 1000 : 1100), HZP_VERDICT_PROMOTE);
+        assert_true(hzp_trials_end(t, HZP_TRIAL_PROMOTED, NULL));
+    }
+    hzp_trials_destroy(t);
+    t = hzp_trials_create(&bounds); /* others try every draft */
+    assert_true(hzp_trials_expects(t, -1));
+    hzp_trials_destroy(t);
+}
+
 /* Keys that differ in few bits are drawn in the share that was asked for. */
 static void test_share(void **state)
 {
@@ -229,6 +260,98 @@ static void test_promoted(void **state)
 {
     check_promoted(HZP_F32, false);
     check_promoted(HZP_BF16, true);
+}
+
+/* Only the draft that ends what is expected is looked at; it keeps its number when it is published,
+ * and all is as without.  Two slots and no copy of moments suffice. */
+static void check_observed(bool by_lesson)
+{
+    struct tiny_config config = tiny_defaults();
+    struct hzp_version_record record;
+    config.queue.passes = 3;
+    config.queue.by_lesson = by_lesson;
+    config.slots = 2;
+    struct tiny *plain = tiny_open(&config);
+    config.trials = hzp_trials_create(&looks);
+    struct tiny *t = tiny_open(&config);
+    tiny_publish(plain);
+    tiny_publish(t);
+    for (int64_t first = 1; first < 30; first += 10) {
+        int64_t last = first + 9, wanted = first == 11 ? 0 : last;
+        hzp_trials_expect(config.trials, wanted);
+        tiny_teach(plain, first, 10);
+        tiny_teach(t, first, 10);
+        tiny_run(plain);
+        int trials = 0;
+        for (uint64_t id; (id = run_to_trial(t)); trials++) {
+            const struct hzp_version_record *trial = &hzp_weights_trial(t->weights)->record;
+            uint64_t sum = trial->checksum;
+            assert_true(trial->learned_through == last && trial->id == id);
+            assert_int_equal(hzp_weights_staleness(t->weights), 0);
+            assert_int_equal(tiny_border(t, hzp_trainer_freeze), HZP_EBUSY); /* in no checkpoint */
+            tiny_border(t, hzp_trainer_thaw);
+            assert_int_equal(run_to_trial(t), id);
+            hzp_trials_found(config.trials, id, false, "whatever");
+            assert_int_equal(hzp_loop_turn(t->loop), 1);
+            hzp_weights_newest(t->weights, &record);
+            assert_true(record.id == id && record.checksum == sum);
+            assert_int_equal(record.learned_through, last);
+        }
+        assert_int_equal(trials, wanted != 0);
+        tiny_assert_same(plain, t);
+        assert_int_equal(hzp_weights_current(plain->weights)->record.id,
+                         hzp_weights_current(t->weights)->record.id);
+    }
+    tiny_close(plain);
+    tiny_close(t);
+    hzp_trials_destroy(config.trials);
+}
+
+static void test_observed(void **state)
+{
+    check_observed(false);
+    check_observed(true);
+}
+
+/* A stop, and what suspends learning, publish what is only looked at, also while training is
+ * paused; nothing is learned twice. */
+static void check_observed_end(bool stops, bool by_lesson)
+{
+    struct tiny_config config = tiny_defaults();
+    config.queue.by_lesson = by_lesson;
+    struct tiny *plain = tiny_open(&config);
+    config.trials = hzp_trials_create(&looks);
+    struct tiny *t = tiny_open(&config);
+    tiny_publish(plain);
+    tiny_publish(t);
+    hzp_trials_expect(config.trials, 3);
+    tiny_teach(plain, 1, 3);
+    tiny_teach(t, 1, 3);
+    tiny_run(plain);
+    uint64_t id = run_to_trial(t);
+    assert_true(id);
+    hzp_trainer_pause(t->trainer, true);
+    hzp_trials_found(config.trials, id, true, "");
+    assert_int_equal(run_to_trial(t), id); /* paused */
+    if (stops)
+        hzp_trainer_finish(t->trainer);
+    else
+        assert_int_equal(tiny_border(t, hzp_trainer_suspend), HZP_EBUSY);
+    assert_int_equal(run_to_trial(t), 0);
+    if (!stops)
+        assert_int_equal(tiny_border(t, hzp_trainer_suspend), HZP_OK);
+    assert_int_equal(hzp_weights_current(t->weights)->record.id, id);
+    assert_int_equal(hzp_weights_current(t->weights)->record.learned_through, 3);
+    tiny_assert_same(plain, t);
+    tiny_close(plain);
+    tiny_close(t);
+    hzp_trials_destroy(config.trials);
+}
+
+static void test_observed_end(void **state)
+{
+    for (int i = 0; i < 4; i++)
+        check_observed_end(i & 1, i & 2);
 }
 
 /* A trial that is dropped leaves everything as if its samples had never been there, and its id is
@@ -470,7 +593,8 @@ int main(void)
         cmocka_unit_test(test_promoted),  cmocka_unit_test(test_dropped),
         cmocka_unit_test(test_held),      cmocka_unit_test(test_withdrawn),
         cmocka_unit_test(test_run_ahead), cmocka_unit_test(test_late_drop),
-        cmocka_unit_test(test_time),
+        cmocka_unit_test(test_time),      cmocka_unit_test(test_observes),
+        cmocka_unit_test(test_observed),  cmocka_unit_test(test_observed_end),
     };
     return cmocka_run_group_tests_name("trial", tests, NULL, NULL);
 }

@@ -21,7 +21,7 @@ static int create_learner(struct hzp_trainer *t, struct hzp_err_text *reterr)
                                               .half_rows = c->half_rows ? c->half_rows : 128,
                                               .ride_rows = c->ride_rows,
                                               .rides = true,
-                                              .undoes = c->gate || c->trials ||
+                                              .undoes = hzp_trainer_checks(t) ||
                                                         hzp_sample_queue_by_lesson(c->queue),
                                               .unprepared = c->prepare_behind};
     return hzp_learner_create(&config, &t->learner, reterr);

@@ -64,7 +64,8 @@ void hzp_trainer_end_gate(struct hzp_trainer *t, const struct hzp_step *step, ui
 
 static bool trial_wanted(const struct hzp_trainer *t)
 {
-    return t->config.trials != NULL;
+    return t->config.trials &&
+           hzp_trials_expects(t->config.trials, hzp_sample_queue_foresee(t->config.queue));
 }
 
 static const struct check {
@@ -111,11 +112,12 @@ void hzp_trainer_passed(struct hzp_trainer *t, const struct hzp_step *step)
 
 bool hzp_trainer_checks(const struct hzp_trainer *t)
 {
-    return next_check(t, 0) < HZP_COUNT(checks);
+    return t->config.gate || hzp_trials_undo(t->config.trials);
 }
 
 bool hzp_trainer_decides(const struct hzp_trainer *t)
 {
-    bool last = next_check(t, t->check + 1) == HZP_COUNT(checks);
+    /* What is only observed may be tried, or not: that is not known yet. */
+    bool last = !hzp_trials_undo(t->config.trials);
     return t->stage == HZP_TRAINER_GATE && last && hzp_gate_decides(t->gate);
 }

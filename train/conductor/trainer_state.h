@@ -262,6 +262,9 @@ void hzp_trainer_note_merged(struct hzp_trainer *t, bool kept);
 
 /* --- trainer_trial.c ------------------------------------------------------------------------- */
 
+/* Whether trials are only looked at: then none is dropped or withdrawn, and no copy of moments and
+ * residuals is needed. */
+bool hzp_trainer_observes(const struct hzp_trainer *t);
 /* The draft passed every other check: it serves a share of the requests from here on. */
 void hzp_trainer_trial_begin(struct hzp_trainer *t);
 /* In stage TRIAL: looks whether it is over.  False: it is, and the chain of the undo is next.
@@ -270,7 +273,7 @@ bool hzp_trainer_trial_turn(struct hzp_trainer *t, const struct hzp_step *step,
                             struct hzp_offer *offer);
 /* When t->promotes says so, and the step is delivered: publishes it, and the update counts. */
 void hzp_trainer_trial_promote(struct hzp_trainer *t, const struct hzp_step *step);
-/* Ends it without a verdict. */
+/* Ends it without a verdict; one that is only looked at is published by the next step. */
 void hzp_trainer_trial_withdraw(struct hzp_trainer *t, const char *why);
 
 /* --- trainer_save.c --------------------------------------------------------------------------- */

@@ -13,7 +13,12 @@
 
 struct hzp_trials *hzp_trainer_trials(const struct hzp_trainer *t)
 {
-    return t->config.trials;
+    return hzp_trainer_observes(t) ? NULL : t->config.trials;
+}
+
+bool hzp_trainer_observes(const struct hzp_trainer *t)
+{
+    return t->config.trials && !hzp_trials_undo(t->config.trials);
 }
 
 static void set_on_trial(struct hzp_trainer *t, bool on)
@@ -43,7 +48,7 @@ void hzp_trainer_trial_begin(struct hzp_trainer *t)
         true; /* by the last items of the update's chain, which has ended */
     hzp_weights_begin_trial(w, t->learner->draft);
     struct hzp_sample_group judged = hzp_trainer_judged(t);
-    hzp_log(HZP_LOG_INFO, "train",
+    hzp_log(hzp_trainer_observes(t) ? HZP_LOG_DEBUG : HZP_LOG_INFO, "train",
             "trial begins version=%" PRIu64 " parent=%" PRIu64 " optimizer_step=%" PRId64
             " sequence=%" PRId64 "..%" PRId64,
             record->id, record->parent, record->optimizer_step, judged.first, judged.last);
@@ -61,9 +66,11 @@ static bool end_trial(struct hzp_trainer *t, enum hzp_trial_end end, const char 
     if (!hzp_trials_end(t->config.trials, end, why))
         return false;
     hzp_trials_read(t->config.trials, &stats);
-    hzp_log(end == HZP_TRIAL_DROPPED ? HZP_LOG_WARN : HZP_LOG_INFO, "train",
-            "trial %s version=%" PRIu64 ": %s", hzp_trial_end_name(end), stats.newest.version,
-            stats.newest.reason);
+    hzp_log(hzp_trainer_observes(t)    ? HZP_LOG_DEBUG
+            : end == HZP_TRIAL_DROPPED ? HZP_LOG_WARN
+                                       : HZP_LOG_INFO,
+            "train", "trial %s version=%" PRIu64 ": %s", hzp_trial_end_name(end),
+            stats.newest.version, stats.newest.reason);
     set_on_trial(t, false);
     return true;
 }
@@ -83,21 +90,25 @@ static bool drop(struct hzp_trainer *t, enum hzp_trial_end end, const char *why)
 
 void hzp_trainer_trial_withdraw(struct hzp_trainer *t, const char *why)
 {
-    drop(t, HZP_TRIAL_WITHDRAWN, why);
+    if (!hzp_trainer_observes(t)) /* else the next turn promotes it */
+        drop(t, HZP_TRIAL_WITHDRAWN, why);
 }
 
 bool hzp_trainer_trial_turn(struct hzp_trainer *t, const struct hzp_step *step,
                             struct hzp_offer *offer)
 {
     uint64_t since = t->promotes;
+    bool observes = hzp_trainer_observes(t), ends = atomic_load(&t->finishing);
     t->promotes = 0;
-    if (atomic_load(&t->finishing)) {
+    if (ends && !observes) {
         hzp_trainer_trial_withdraw(t, "the server stops");
         return false;
     }
-    if (atomic_load(&t->paused))
+    ends = observes && (ends || t->suspend);
+    if (atomic_load(&t->paused) && !ends)
         return true;
-    enum hzp_verdict verdict = hzp_trials_verdict(t->config.trials, step->begin_ns);
+    enum hzp_verdict verdict =
+        ends ? HZP_VERDICT_PROMOTE : hzp_trials_verdict(t->config.trials, step->begin_ns);
     if (verdict == HZP_VERDICT_DROP)
         return !drop(t, HZP_TRIAL_DROPPED, NULL);
     if (verdict == HZP_VERDICT_PROMOTE && !offer->keep_version)

@@ -152,6 +152,7 @@ int hzp_sample_log_forget_checkpoint(struct hzp_sample_log *log, uint64_t id,
 struct hzp_sample_log_resume {
     uint64_t checkpoint_id, next_version_id;
     int64_t learned_through, last_sequence_number, retrain_count;
+    bool killed; /* these ids are skipped now */
     char checkpoint_name[64];
     /* The log can be read and not written, or is not on disk yet; `why` says why: only the first
      * version may be published until hzp_sample_log_mark() has succeeded. */

@@ -214,6 +214,7 @@ static int choose_version_id(struct hzp_sample_log *log, int64_t newest,
                                       " WHERE key = 'versions_from'",
                                       &mark, reterr));
         log->versions_from = mark ? HZP_MAX(newest, mark) + IDS_UNSEEN : newest + 1;
+        ret->killed = mark > 0;
         int r = write_mark(log, &ret->why);
         ret->unmarked = r == HZP_EIO || log->unmade;
         if (log->unmade)

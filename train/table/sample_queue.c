@@ -173,7 +173,7 @@ void hzp_sample_queue_set_replay(struct hzp_sample_queue *q, struct hzp_sample *
     q->replay_at = count; /* forces the first draw to shuffle a new order */
 }
 
-const struct hzp_sample *hzp_sample_queue_replay(const struct hzp_sample_queue *q, int32_t index)
+struct hzp_sample *hzp_sample_queue_replay(const struct hzp_sample_queue *q, int32_t index)
 {
     return index < q->replays ? q->replay[index].sample : NULL;
 }

@@ -56,7 +56,7 @@ int32_t hzp_sample_queue_passes(struct hzp_sample_queue *q, struct hzp_passes **
 void hzp_sample_queue_set_replay(struct hzp_sample_queue *q, struct hzp_sample **sample,
                                  int32_t count);
 /* One of them, which stays as it is; NULL: there are fewer.  Any thread. */
-const struct hzp_sample *hzp_sample_queue_replay(const struct hzp_sample_queue *q, int32_t index);
+struct hzp_sample *hzp_sample_queue_replay(const struct hzp_sample_queue *q, int32_t index);
 
 /* How long the oldest sample that is not finished has been here at now_ns (any clock, the same in
  * every call); 0: there is none.  A sample's time begins with the first call after its push. */

@@ -80,7 +80,9 @@ json_t *hzp_answer_failure(const struct hzp_answer *a, int *ret_status)
         const struct hzp_request *rq = a->c->choice[i].rq;
         if (atomic_load(&rq->state) != HZP_REQUEST_UNMET)
             continue;
-        *ret_status = rq->unmet == HZP_UNMET_FULL ? MHD_HTTP_TOO_MANY_REQUESTS : MHD_HTTP_CONFLICT;
+        *ret_status = rq->unmet == HZP_UNMET_FULL ? MHD_HTTP_TOO_MANY_REQUESTS
+                      : rq->demands.owed          ? MHD_HTTP_SERVICE_UNAVAILABLE
+                                                  : MHD_HTTP_CONFLICT;
         json_t *json = hzp_unmet_json(rq);
         json_object_set_new(json_object_get(json, "error"), "request_id",
                             json_string(a->x->info.id));

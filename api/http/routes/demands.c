@@ -144,6 +144,24 @@ static int read_depth(struct hzp_exchange *x, const json_t *body, bool may_shed,
     return HZP_OK;
 }
 
+/* A request that names no weights itself, and did not begin before a restart, waits for what was
+ * served before it. */
+static void add_owed(const struct hzp_exchange *x, struct hzp_demands *ret)
+{
+    const struct hzp_engine *e = x->server->engine;
+    struct hzp_weights_stats weights;
+    struct hzp_trainer_stats trainer;
+    if (!e->state || x->journal || ret->min_version || ret->min_sequence)
+        return;
+    hzp_weights_read_stats(e->parts.weights, &weights);
+    int64_t owed = hzp_state_owed(e->state, weights.learned_through);
+    if (owed <= ret->through)
+        return;
+    hzp_trainer_read_stats(e->parts.trainer, &trainer);
+    ret->owed = !trainer.broken; /* else nothing is learned again */
+    ret->through = ret->owed ? owed : ret->through;
+}
+
 int hzp_demands_read(struct hzp_exchange *x, const json_t *body, bool may_shed,
                      struct hzp_demands *ret, struct hzp_err_text *reterr)
 {
@@ -166,6 +184,7 @@ int hzp_demands_read(struct hzp_exchange *x, const json_t *body, bool may_shed,
     ret->min_sequence = HZP_MAX(ret->min_sequence, after);
     ret->max_staleness = (int32_t)staleness;
     HZP_TRY(read_session(x, ret, reterr));
+    add_owed(x, ret);
     HZP_TRY(read_depth(x, body, may_shed, ret, reterr));
     return read_timeout(x, body, ret, reterr);
 }
@@ -273,9 +292,10 @@ json_t *hzp_unmet_json(const struct hzp_request *rq)
         if (through)
             snprintf(what + strlen(what), sizeof(what) - strlen(what),
                      ", learned through example %lld", through);
-        snprintf(text, sizeof(text), "the weights asked for%s%s did not serve within %g seconds",
-                 what, d->max_staleness >= 0 ? ", within max_staleness" : "",
-                 (double)d->wait_ns * 1e-9);
+        snprintf(text, sizeof(text), "%s%s%s did not serve within %g seconds",
+                 d->owed ? "what was served before the restart" : "the weights asked for", what,
+                 d->max_staleness >= 0 ? ", within max_staleness" : "", (double)d->wait_ns * 1e-9);
     }
-    return hzp_error_json(MHD_HTTP_CONFLICT, text, NULL, "weights_not_served");
+    return hzp_error_json(d->owed ? MHD_HTTP_SERVICE_UNAVAILABLE : MHD_HTTP_CONFLICT, text, NULL,
+                          "weights_not_served");
 }

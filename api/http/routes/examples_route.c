@@ -80,6 +80,8 @@ static enum MHD_Result reply(struct hzp_exchange *x, unsigned status, int64_t fi
     hzp_weights_read_stats(x->server->engine->parts.weights, &stats);
     x->version = version;
     x->staleness = stats.staleness;
+    if (done)
+        hzp_state_tell(x->server->engine->state, last);
     json_t *json = json_pack("{s:s, s:I, s:I, s:I, s:b, s:I}", "object", "fine_tuning.examples",
                              "first", (json_int_t)first, "last", (json_int_t)last, "accepted",
                              (json_int_t)(last - first + 1), "served", done, "weights_version",
@@ -205,13 +207,19 @@ static enum MHD_Result accept_read(struct hzp_exchange *x, bool *ret_parked)
         return answered;
     hzp_effects_prepare(engine->effects, effect_prepare_ns);
     int r = hzp_state_accept_read(engine->state, x->later, key, session, &first, &last, &err);
+    int32_t count;
+    struct hzp_sample **asks = hzp_example_reader_take_asks(x->later, &count);
     x->leave = NULL;
     drop_reader(x);
+    if (r < 0)
+        hzp_examples_free(asks, count);
     if (r < 0)
         return hzp_reply_fail(x, r, &err);
     if (session)
         hzp_session_note(x->server->taught, session, last);
-    hzp_effects_note(engine->effects, first, last);
+    for (int32_t i = 0; i < count; i++)
+        asks[i]->sequence_number += first - 1;
+    hzp_effects_note(engine->effects, first, last, asks, count);
     hzp_loop_poke(engine->parts.loop);
     hzp_route_audit(x, "teach",
                     json_pack("{s:I, s:I}", "first", (json_int_t)first, "last", (json_int_t)last));

@@ -115,7 +115,7 @@ static int teach(struct hzp_exchange *x, json_t *answer, struct hzp_err_text *re
     HZP_TRY(hzp_state_accept_samples(engine->state, one, 1, NULL, &first, &last, reterr));
     hzp_feedback_taught(x->server->feedback, json_object_get(x->asked, "id"), first);
     hzp_feedback_taught(x->server->feedback, json_object_get(x->asked, "better_than"), first);
-    hzp_effects_note(engine->effects, first, last);
+    hzp_effects_note(engine->effects, first, last, NULL, 0);
     hzp_loop_poke(engine->parts.loop);
     hzp_route_audit(x, "teach",
                     json_pack("{s:I, s:I}", "first", (json_int_t)first, "last", (json_int_t)last));

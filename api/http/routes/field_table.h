@@ -67,11 +67,11 @@ extern const struct hzp_field_set hzp_fields_completions, hzp_fields_chat, hzp_f
     hzp_fields_messages, hzp_fields_count_tokens, hzp_fields_embeddings, hzp_fields_tokenize,
     hzp_fields_detokenize, hzp_fields_policy, hzp_fields_example;
 extern const struct hzp_field_set hzp_fields_version, hzp_fields_manifest, hzp_fields_push,
-    hzp_fields_undo, hzp_fields_feedback, hzp_fields_rollout, hzp_fields_reward;
+    hzp_fields_undo, hzp_fields_feedback, hzp_fields_rollout, hzp_fields_sample;
 
 /* Arguments behind the path of a route, ended by one without a name. */
 extern const struct hzp_field hzp_query_examples[], hzp_query_job[], hzp_query_lessons[],
-    hzp_query_offset[], hzp_query_timeline[], hzp_query_weights[];
+    hzp_query_offset[], hzp_query_samples[], hzp_query_timeline[], hzp_query_weights[];
 
 /* NULL: the set has no such field. */
 const struct hzp_field *hzp_field_find(const struct hzp_field_set *set, const char *name);

@@ -3,7 +3,8 @@
  * GET /v1/rollouts               all jobs, newest first
  * GET /v1/rollouts/{id}          one, with its curves and the answers that wait for a reward
  * DELETE /v1/rollouts/{id}       cancels it
- * PUT /v1/samples/{n}/reward     a client's reward: {"value"}
+ * GET /v1/samples                answers that a consumer takes, under a lease
+ * PUT /v1/samples/{n}/{column}   a column's value: {"value", "lease"}
  *
  * All want the key that may teach: what is learned changes the model for everybody, and the texts
  * that are shown are other clients'. */
@@ -17,13 +18,14 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { JOB_BYTES = 1 << 20 /* a job with its curve, as JSON */ };
+/* A job with its curve; samples: of each token up to five numbers, as values and as text. */
+enum { JOB_BYTES = 1 << 20, SAMPLES_BYTES = HZP_ROLLOUT_TAKE_TOKENS * 5 * 96 };
 
 /* ---- the body ---- */
 
 static void read_numbers(const json_t *body, struct hzp_rollout_spec *ret)
 {
-    static const char *const advantages[] = {"std", "mean", "none"};
+    static const char *const advantages[] = {"std", "mean", "none", "client"};
     int64_t seed = (int64_t)(hzp_now_ns() >> 10);
     ret->train = true;
     ret->temperature = 1;
@@ -42,6 +44,7 @@ static void read_numbers(const json_t *body, struct hzp_rollout_spec *ret)
     hzp_given_bool(body, "train", &ret->train);
     if (ret->train)
         hzp_given_number(body, "kl", &ret->kl);
+    ret->client_reference = hzp_given_word(body, "reference", "client");
     ret->seed = (uint64_t)seed;
     ret->algo = HZP_ROLLOUT_GRPO;
     for (int i = 0; i < HZP_ROLLOUT_ALGOS; i++)
@@ -131,6 +134,8 @@ static int read_spec(const struct hzp_engine *engine, const json_t *body,
     if (!json_is_object(reward))
         return hzp_wrong(reterr, "reward", "must be given: {\"type\"}");
     read_numbers(body, ret);
+    if (!json_is_null(json_object_get(body, "consumers")))
+        ret->consumers = json_incref(json_object_get(body, "consumers"));
     HZP_TRY(hzp_verifier_create(reward, &ret->verifier, reterr));
     return read_prompts(engine, body, ret, reterr);
 }
@@ -144,11 +149,6 @@ static uint64_t id_of(const char *tail)
     bool named = !strncmp(tail, before, sizeof(before) - 1);
     int64_t id = hzp_path_number(named ? tail + sizeof(before) - 1 : tail, 0);
     return (uint64_t)HZP_MAX(id, 0);
-}
-
-static enum MHD_Result no_job(struct hzp_exchange *x)
-{
-    return hzp_reply_error(x, MHD_HTTP_NOT_FOUND, NULL, NULL, "there is no job \"%.60s\"", x->tail);
 }
 
 static void audit(struct hzp_exchange *x, const char *action, uint64_t id)
@@ -183,7 +183,9 @@ enum MHD_Result hzp_route_rollout(struct hzp_exchange *x)
     if (!hzp_exchange_make(x, JOB_BYTES))
         return hzp_reply_no_memory(x);
     json_t *job = hzp_rollouts_job(x->server->engine->rollouts, id_of(x->tail));
-    return job ? hzp_reply_json(x, MHD_HTTP_OK, job) : no_job(x);
+    return job ? hzp_reply_json(x, MHD_HTTP_OK, job)
+               : hzp_reply_error(x, MHD_HTTP_NOT_FOUND, NULL, NULL, "there is no job \"%.60s\"",
+                                 x->tail);
 }
 
 enum MHD_Result hzp_route_rollout_delete(struct hzp_exchange *x)
@@ -197,18 +199,44 @@ enum MHD_Result hzp_route_rollout_delete(struct hzp_exchange *x)
     return hzp_reply_json(x, MHD_HTTP_OK, hzp_rollouts_job(x->server->engine->rollouts, id));
 }
 
-enum MHD_Result hzp_route_sample_reward(struct hzp_exchange *x)
+static enum MHD_Result fail_sample(struct hzp_exchange *x, int code, const struct hzp_err_text *err)
+{
+    return code != HZP_EUNSUP
+               ? hzp_reply_fail(x, code, err)
+               : hzp_reply_error(x, MHD_HTTP_CONFLICT, err->param, NULL, "%s", err->text);
+}
+
+enum MHD_Result hzp_route_samples(struct hzp_exchange *x)
 {
     struct hzp_err_text err = {.text = ""};
-    const char *slash = strchr(x->tail, '/');
-    int64_t sample = hzp_path_number(x->tail, '/');
-    double reward = json_number_value(json_object_get(x->asked, "value"));
-    if (!slash || strcmp(slash, "/reward") != 0)
-        return hzp_reply_no_route(x);
-    int r = hzp_rollouts_reward(x->server->engine->rollouts, sample, reward, &err);
-    return r < 0 ? hzp_reply_fail(x, r, &err)
-                 : hzp_reply_pack(x, "{s:s, s:I, s:f}", "object", "sample", "sample",
-                                  (json_int_t)sample, "reward", reward);
+    const char *columns = hzp_exchange_query(x, "columns"), *order = hzp_exchange_query(x, "order");
+    const char *groups = hzp_exchange_query(x, "groups");
+    struct hzp_rows_query query = {.consumer = hzp_exchange_query(x, "consumer"),
+                                   .count = (int32_t)hzp_query_int(x, "count"),
+                                   .tokens = HZP_ROLLOUT_TAKE_TOKENS,
+                                   .columns = groups && !strcmp(groups, "true") ? HZP_ROW_WHOLE : 0,
+                                   .newest = order && !strcmp(order, "newest"),
+                                   .lease_ns = (uint64_t)(hzp_query_number(x, "lease") * 1e9)};
+    json_t *answer = NULL;
+    size_t memory = (size_t)x->server->settings->body_memory;
+    if (!hzp_exchange_make(x, HZP_MIN(SAMPLES_BYTES, memory / 2)))
+        return hzp_reply_no_memory(x);
+    int code = hzp_rollouts_take(x->server->engine->rollouts, &query, columns ? columns : "text",
+                                 hzp_query_int(x, "done"), &answer, &err);
+    return code < 0 ? fail_sample(x, code, &err) : hzp_reply_json(x, MHD_HTTP_OK, answer);
+}
+
+enum MHD_Result hzp_route_sample_put(struct hzp_exchange *x)
+{
+    struct hzp_err_text err = {.text = ""};
+    const char *slash = strchr(x->tail, '/'), *column = slash ? slash + 1 : "";
+    int64_t sample = hzp_path_number(x->tail, '/'), lease = 0;
+    json_t *value = json_object_get(x->asked, "value");
+    hzp_given_int(x->asked, "lease", &lease);
+    int code = hzp_rollouts_put(x->server->engine->rollouts, sample, column, value, lease, &err);
+    return code < 0 ? fail_sample(x, code, &err)
+                    : hzp_reply_pack(x, "{s:s, s:I, s:O}", "object", "sample", "sample",
+                                     (json_int_t)sample, column, value);
 }
 
 /* ---- metrics ---- */

@@ -19,7 +19,7 @@ hzp_route_of hzp_route_completion, hzp_route_count_tokens, hzp_route_feedback, h
     hzp_route_replication_begin, hzp_route_replication_put, hzp_route_replication_activate,
     hzp_route_job, hzp_route_mesh, hzp_route_example_get, hzp_route_example_delete,
     hzp_route_rollouts_post, hzp_route_rollouts, hzp_route_rollout, hzp_route_rollout_delete,
-    hzp_route_sample_reward;
+    hzp_route_samples, hzp_route_sample_put;
 bool hzp_feed_examples(struct hzp_exchange *x);
 
 struct hzp_page;

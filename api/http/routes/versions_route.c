@@ -39,6 +39,8 @@ int hzp_places_read(const struct hzp_engine *engine, struct hzp_places *ret,
     ret->keeps = hzp_state_kept(engine->state, &ret->kept, reterr);
     ret->names = ret->keeps < 0 ? 0 : hzp_state_names(engine->state, &ret->name, reterr);
     int r = HZP_MIN(ret->keeps, ret->names);
+    if (r >= 0)
+        r = hzp_state_find(engine->state, "original", &ret->original, reterr);
     if (r < 0)
         hzp_places_fini(ret);
     return HZP_MIN(r, 0);
@@ -93,6 +95,8 @@ json_t *hzp_version_json(const struct hzp_version_record *record, const struct h
     bool on_disk = false;
     for (int32_t i = 0; i < places->keeps; i++)
         on_disk = on_disk || places->kept[i].id == record->id;
+    if (places->original == record->id)
+        json_array_append_new(names, json_string("original"));
     for (int32_t i = 0; i < places->names; i++)
         if (places->name[i].id == record->id)
             json_array_append_new(names, json_string(places->name[i].name));

@@ -17,7 +17,8 @@ struct hzp_places {
     struct hzp_logged_checkpoint *kept; /* [keeps] */
     struct hzp_version_name *name;      /* [names] */
     int32_t keeps, names;
-    int64_t most; /* the largest number up to which all examples can have been learned */
+    uint64_t original; /* the version of that name; 0: none is known */
+    int64_t most;      /* the largest number up to which all examples can have been learned */
 };
 int hzp_places_read(const struct hzp_engine *engine, struct hzp_places *ret,
                     struct hzp_err_text *reterr);
