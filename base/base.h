@@ -32,9 +32,16 @@
 #define HZP_UNUSED
 #endif
 
+/* Local variables that are released at the end of their block, however that is left; `return`
+ * computes its value before.  HZP_ENDED: a struct, by a function of its address.  HZP_FREED: a
+ * pointer, by free(); it is set where it is declared. */
+#define HZP_ENDED(fini) __attribute__((cleanup(fini), unused))
+#define HZP_FREED       HZP_ENDED(hzp_free_local)
+
 #ifdef __cplusplus
 extern "C" {
 #endif
+void hzp_free_local(void *pointer); /* for HZP_FREED */
 HZP_NORETURN void hzp_assert_fail(const char *file, int line, const char *condition);
 #ifdef __cplusplus
 }

@@ -6,6 +6,11 @@
 #include <stdlib.h>
 #include <string.h>
 
+void hzp_free_local(void *pointer)
+{
+    free(*(void **)pointer);
+}
+
 void hzp_assert_fail(const char *file, int line, const char *condition)
 {
     fprintf(stderr, "hzpserve: bug: %s:%d: assertion failed: %s\n", file, line, condition);

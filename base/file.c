@@ -4,11 +4,22 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
+
+void hzp_file_end(FILE **file)
+{
+    if (*file)
+        fclose(*file);
+}
+
+void hzp_dir_end(DIR **dir)
+{
+    if (*dir)
+        closedir(*dir);
+}
 
 int hzp_file_open(const char *path, uint64_t *ret_size, struct hzp_err_text *reterr)
 {

@@ -10,6 +10,13 @@
 
 #include "base/err.h"
 
+#include <dirent.h>
+#include <stdio.h>
+
+/* Close local ones (HZP_ENDED); NULL: no effect. */
+void hzp_file_end(FILE **file);
+void hzp_dir_end(DIR **dir);
+
 /* Opens a regular file for reading; *ret_size is its size in bytes.  Returns the descriptor, which
  * the caller closes, or HZP_ENOENT, HZP_EIO (also for a directory or a pipe). */
 int hzp_file_open(const char *path, uint64_t *ret_size, struct hzp_err_text *reterr);

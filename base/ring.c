@@ -38,13 +38,11 @@ void hzp_ring_destroy(struct hzp_ring *ring)
 int hzp_ring_push(struct hzp_ring *ring, void *item)
 {
     HZP_ASSERT(item);
-    int r = HZP_EBUSY;
     HZP_LOCKED(&ring->lock);
-    if (ring->count < ring->slots) {
-        ring->item[(ring->head + ring->count++) % ring->slots] = item;
-        r = HZP_OK;
-    }
-    return r;
+    if (ring->count == ring->slots)
+        return HZP_EBUSY;
+    ring->item[(ring->head + ring->count++) % ring->slots] = item;
+    return HZP_OK;
 }
 
 void *hzp_ring_pop(struct hzp_ring *ring)

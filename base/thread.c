@@ -256,10 +256,9 @@ void hzp_wake_fini(struct hzp_wake *wake)
 
 void hzp_wake_poke(struct hzp_wake *wake)
 {
-    hzp_lock_take(&wake->lock);
+    HZP_LOCKED(&wake->lock);
     wake->poked = true;
     pthread_cond_signal(&wake->cond);
-    hzp_lock_release(&wake->lock);
 }
 
 bool hzp_wake_wait(struct hzp_wake *wake, uint64_t wait_ns)
@@ -268,7 +267,7 @@ bool hzp_wake_wait(struct hzp_wake *wake, uint64_t wait_ns)
     uint64_t end = wait_ns > UINT64_MAX - now ? UINT64_MAX : now + wait_ns;
     struct timespec until = {.tv_sec = (time_t)(end / 1000000000u),
                              .tv_nsec = (long)(end % 1000000000u)};
-    hzp_lock_take(&wake->lock);
+    HZP_LOCKED(&wake->lock);
     while (!wake->poked) {
         if (end == UINT64_MAX)
             pthread_cond_wait(&wake->cond, &wake->lock.mutex);
@@ -277,6 +276,5 @@ bool hzp_wake_wait(struct hzp_wake *wake, uint64_t wait_ns)
     }
     bool poked = wake->poked;
     wake->poked = false;
-    hzp_lock_release(&wake->lock);
     return poked;
 }

@@ -66,11 +66,10 @@ void hzp_track_close(struct hzp_track *track)
 {
     if (!track)
         return;
-    hzp_lock_take(&lock);
+    HZP_LOCKED(&lock);
     for (int i = 0; i < HZP_TRACKS_MAX; i++)
         if (track_of[i] == track)
             track_of[i] = NULL;
-    hzp_lock_release(&lock);
     free(track->span);
     free(track);
 }
@@ -177,7 +176,7 @@ static size_t tracks_used(void)
 void hzp_timeline_write(struct hzp_chrome *chrome, int pid, uint64_t from_ns, int64_t ahead_ns,
                         size_t bytes)
 {
-    struct copy *copy = malloc(HZP_TRACK_OPS * sizeof(*copy));
+    HZP_FREED struct copy *copy = malloc(HZP_TRACK_OPS * sizeof(*copy));
     size_t spans = bytes / EVENT_BYTES, tracks = tracks_used();
     for (int i = 0; i < HZP_TRACKS_MAX && tracks && copy; i++) {
         struct hzp_chrome_span like = {.pid = pid, .tid = i};
@@ -201,5 +200,4 @@ void hzp_timeline_write(struct hzp_chrome *chrome, int pid, uint64_t from_ns, in
         spans -= HZP_MIN(spans, n - first); /* what a track does not need, the next ones get */
         tracks--;
     }
-    free(copy);
 }

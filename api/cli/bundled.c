@@ -27,11 +27,10 @@ bool hzp_bundled_model(char *ret_dir, size_t size)
         if (access(path, R_OK))
             continue;
         path[strlen(path) - strlen("/config.json")] = 0;
-        char *real = realpath(path, NULL);
+        HZP_FREED char *real = realpath(path, NULL);
         bool fits = real && strlen(real) < size;
         if (fits)
             strcpy(ret_dir, real);
-        free(real);
         return fits;
     }
     return false;

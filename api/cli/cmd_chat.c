@@ -133,7 +133,7 @@ static void take_error(struct answer *a, const json_t *json)
 static int on_event(void *ctx, const char *data, size_t n)
 {
     struct answer *a = ctx;
-    json_t *json = hzp_json_load(data, n, 0, NULL, NULL);
+    json_auto_t *json = hzp_json_load(data, n, 0, NULL, NULL);
     const json_t *choice = json_array_get(json_object_get(json, "choices"), 0);
     const json_t *version = json_object_get(json_object_get(json, "hzpserve"), "weights_version");
     const json_t *content = json_object_get(json_object_get(choice, "delta"), "content");
@@ -147,7 +147,6 @@ static int on_event(void *ctx, const char *data, size_t n)
     if (json_is_integer(version))
         a->version = json_integer_value(version);
     take_error(a, json);
-    json_decref(json);
     return r;
 }
 
@@ -155,14 +154,14 @@ static int on_event(void *ctx, const char *data, size_t n)
 static void answer(struct chat *chat)
 {
     struct answer a = {.version = -1};
-    struct hzp_http_stream in;
+    HZP_ENDED(hzp_http_stream_fini) struct hzp_http_stream in;
     struct hzp_err_text err = {.text = ""};
-    json_t *body = json_pack("{s:O, s:b}", "messages", chat->messages, "stream", 1);
+    json_auto_t *body = json_pack("{s:O, s:b}", "messages", chat->messages, "stream", 1);
     json_object_update(body, chat->sampling);
     if (chat->settings->max_tokens)
         json_object_set_new(body, "max_tokens",
                             json_integer((json_int_t)chat->settings->max_tokens));
-    char *text = json_dumps(body, JSON_COMPACT);
+    HZP_FREED char *text = json_dumps(body, JSON_COMPACT);
     const struct hzp_http_call call = {.method = "POST",
                                        .route = "/v1/chat/completions",
                                        .body = text,
@@ -172,11 +171,9 @@ static void answer(struct chat *chat)
     hzp_http_stream_init(&in, on_event, &a);
     int r = text ? hzp_http_call(&chat->server, &call, &in, &err) : HZP_ENOMEM;
     if (r == HZP_OK && in.status != 200 && in.bytes) {
-        json_t *json = hzp_json_load(in.body, in.bytes, 0, NULL, NULL);
+        json_auto_t *json = hzp_json_load(in.body, in.bytes, 0, NULL, NULL);
         take_error(&a, json);
-        json_decref(json);
     }
-    hzp_http_stream_fini(&in);
     printf("%s\n", r == HZP_ECANCELED ? " [interrupted]" : "");
     if (a.error[0] || (r < 0 && r != HZP_ECANCELED))
         fprintf(stderr, "%s\n", a.error[0] ? a.error : err.text);
@@ -185,8 +182,6 @@ static void answer(struct chat *chat)
                                                         "content", a.text.data, a.text.bytes));
         chat->version = a.version;
     }
-    json_decref(body);
-    free(text);
     hzp_textbuf_fini(&a.text);
 }
 
@@ -248,14 +243,13 @@ static void show_answer(struct chat *chat, const char *when, json_t *messages)
     if (chat->settings->max_tokens)
         json_object_set_new(body, "max_tokens",
                             json_integer((json_int_t)chat->settings->max_tokens));
-    json_t *answer = ask(chat, "POST", "/v1/chat/completions", body);
+    json_auto_t *answer = ask(chat, "POST", "/v1/chat/completions", body);
     const json_t *choice = json_array_get(json_object_get(answer, "choices"), 0);
     const char *text =
         json_string_value(json_object_get(json_object_get(choice, "message"), "content"));
     if (answer)
         printf("%s%s\n", when, text ? text + strspn(text, " ") : "");
     fflush(stdout);
-    json_decref(answer);
 }
 
 /* How many other answers the lesson has changed, and one of them. */
@@ -291,8 +285,8 @@ static void teach(struct chat *chat, const char *text)
     }
     json_array_append(lesson, json_array_get(chat->messages, json_array_size(chat->messages) - 1));
     show_answer(chat, "before: ", question);
-    json_t *done = ask(chat, "POST", "/v1/fine_tuning/examples?wait=served&timeout=300",
-                       json_pack("{s:o}", "messages", lesson));
+    json_auto_t *done = ask(chat, "POST", "/v1/fine_tuning/examples?wait=served&timeout=300",
+                            json_pack("{s:o}", "messages", lesson));
     bool served = json_is_true(json_object_get(done, "served"));
     if (done)
         printf("%s: version %lld\n", served ? "learned" : "not learned yet",
@@ -302,14 +296,13 @@ static void teach(struct chat *chat, const char *text)
     show_effect(json_object_get(done, "effect"));
     if (done)
         json_array_append(chat->taught, json_object_get(done, "first"));
-    json_decref(done);
     json_decref(question);
 }
 
 /* The number of the lesson that begins with the example; 0: it is not among the newest. */
 static json_int_t lesson_of(struct chat *chat, json_int_t first)
 {
-    json_t *list = ask(chat, "GET", "/v1/lessons?limit=100", NULL);
+    json_auto_t *list = ask(chat, "GET", "/v1/lessons?limit=100", NULL);
     json_int_t ret = 0;
     size_t i;
     const json_t *lesson;
@@ -318,7 +311,6 @@ static json_int_t lesson_of(struct chat *chat, json_int_t first)
         if (json_integer_value(json_object_get(lesson, "first")) == first)
             ret = json_integer_value(json_object_get(lesson, "id"));
     }
-    json_decref(list);
     return ret;
 }
 
@@ -333,7 +325,8 @@ static void undo(struct chat *chat)
                "takes it back\n");
         return;
     }
-    json_t *done = ask(chat, "POST", "/v1/undo?timeout=300", json_pack("{s:I}", "lesson", lesson));
+    json_auto_t *done =
+        ask(chat, "POST", "/v1/undo?timeout=300", json_pack("{s:I}", "lesson", lesson));
     if (done) {
         printf("lesson %lld is taken back: version %lld (what was said here stays in this "
                "conversation: /clear begins anew)\n",
@@ -342,23 +335,20 @@ static void undo(struct chat *chat)
         json_array_remove(chat->taught, n - 1);
     }
     if (done && !strcmp(role_of(chat, 0), "assistant")) {
-        json_t *question = fresh(chat, true);
+        json_auto_t *question = fresh(chat, true);
         show_answer(chat, "now:    ", question);
-        json_decref(question);
     }
-    json_decref(done);
 }
 
 static void show_version(struct chat *chat)
 {
-    json_t *weights = ask(chat, "GET", "/v1/weights?limit=1", NULL);
+    json_auto_t *weights = ask(chat, "GET", "/v1/weights?limit=1", NULL);
     if (weights)
         printf("version %lld serves, %lld updates behind\n",
                (long long)json_integer_value(json_object_get(weights, "serving")),
                (long long)json_integer_value(json_object_get(weights, "staleness")));
     if (chat->version >= 0)
         printf("the last answer is of version %lld\n", (long long)chat->version);
-    json_decref(weights);
 }
 
 static void clear(struct chat *chat, const char *system)
@@ -424,7 +414,7 @@ static json_t *choose_sampling(struct chat *chat)
         json_object_set_new(sampling, "temperature", json_real(chat->settings->temperature));
         return sampling;
     }
-    json_t *models = ask(chat, "GET", "/v1/models", NULL);
+    json_auto_t *models = ask(chat, "GET", "/v1/models", NULL);
     const json_t *config =
         json_object_get(json_array_get(json_object_get(models, "data"), 0), "generation_config");
     for (int i = 0; i < HZP_COUNT(fields); i++)
@@ -432,7 +422,6 @@ static json_t *choose_sampling(struct chat *chat)
             json_object_set(sampling, fields[i], json_object_get(config, fields[i]));
     if (json_is_false(json_object_get(config, "do_sample")))
         json_object_set_new(sampling, "temperature", json_integer(0));
-    json_decref(models);
     return sampling;
 }
 

@@ -144,12 +144,10 @@ int hzp_cmd_devices(const struct hzp_options *options)
     } else {
         json_t *links = json_array();
         show_links(links);
-        json_t *top = json_pack("{s:s, s:O, s:o}", "version", HZP_VERSION_TEXT, "backends", all,
-                                "links", links);
-        char *text = json_dumps(top, JSON_INDENT(2));
+        json_auto_t *top = json_pack("{s:s, s:O, s:o}", "version", HZP_VERSION_TEXT, "backends",
+                                     all, "links", links);
+        HZP_FREED char *text = json_dumps(top, JSON_INDENT(2));
         printf("%s\n", text ? text : "{}");
-        free(text);
-        json_decref(top);
     }
     json_decref(all);
     return 0;

@@ -50,7 +50,7 @@ static int open_eval(struct eval *e, const struct hzp_engine_settings *settings,
 
 static int load(struct eval *e, struct hzp_err_text *reterr)
 {
-    struct hzp_examples examples;
+    HZP_ENDED(hzp_examples_fini) struct hzp_examples examples;
     size_t n = strlen(e->data);
     bool text = n > 4 && !strcmp(e->data + n - 4, ".txt"); /* documents are cut as they are run */
     int32_t tokens_max = text ? LONGEST : e->parts.model->positions + 1;
@@ -59,10 +59,8 @@ static int load(struct eval *e, struct hzp_err_text *reterr)
     examples.chat = e->parts.chat;
     examples.fields = *e->fields;
     examples.too_long = e->too_long;
-    int r =
-        hzp_examples_load_option(&examples, e->data, "--data", &e->sample, &e->documents, reterr);
-    hzp_examples_fini(&examples);
-    return r;
+    return hzp_examples_load_option(&examples, e->data, "--data", &e->sample, &e->documents,
+                                    reterr);
 }
 
 static int evaluate(struct eval *e, const struct hzp_engine_settings *settings, double *ret_mean,

@@ -224,8 +224,8 @@ static int compare(struct planning *p, int runs)
     struct times t[2];
     const struct hzp_plan_shape *shape[2] = {&hzp_plan_sequential, &p->shape};
     int r = HZP_OK;
-    double *all = hzp_xcalloc((size_t)runs * 6, sizeof(*all));
-    double *ratio = hzp_xcalloc((size_t)runs, sizeof(*ratio));
+    HZP_FREED double *all = hzp_xcalloc((size_t)runs * 6, sizeof(*all));
+    HZP_FREED double *ratio = hzp_xcalloc((size_t)runs, sizeof(*ratio));
     for (int i = 0; i < 2; i++)
         t[i] =
             (struct times){all + 3 * i * runs, all + (3 * i + 1) * runs, all + (3 * i + 2) * runs};
@@ -248,8 +248,6 @@ static int compare(struct planning *p, int runs)
     if (r == HZP_OK)
         printf("sequential over this shape, run by run: %.3f (p10 %.3f, p90 %.3f)\n", ratio[p50],
                ratio[p10], ratio[p90]);
-    free(all);
-    free(ratio);
     return r;
 }
 

@@ -175,19 +175,16 @@ static bool look_at_old(struct pull *p, struct hzp_manifest *ret)
 
 static int fetch_units(struct pull *p)
 {
-    struct hzp_manifest have = {.units = 0};
+    HZP_ENDED(hzp_manifest_fini) struct hzp_manifest have = {.units = 0};
     bool old = look_at_old(p, &have);
     p->units = hzp_upload_create(p->stage, &p->layout, p->m.type);
-    int r = hzp_upload_begin(p->units, &p->m, old ? &have : NULL, p->dir, p->reterr);
-    hzp_manifest_fini(&have);
-    HZP_TRY(r);
-    uint64_t *received = hzp_xcalloc((size_t)p->m.units + 1, sizeof(*received));
-    r = hzp_upload_received(p->units, p->m.checksum, received, p->reterr);
-    for (int32_t u = 0; u < p->m.units && r >= 0; u++)
+    HZP_TRY(hzp_upload_begin(p->units, &p->m, old ? &have : NULL, p->dir, p->reterr));
+    HZP_FREED uint64_t *received = hzp_xcalloc((size_t)p->m.units + 1, sizeof(*received));
+    HZP_TRY(hzp_upload_received(p->units, p->m.checksum, received, p->reterr));
+    for (int32_t u = 0; u < p->m.units; u++)
         if (received[u] < hzp_manifest_unit_bytes(&p->layout, p->m.type, u))
-            r = fetch_unit(p, u, received[u]);
-    free(received);
-    return r;
+            HZP_TRY(fetch_unit(p, u, received[u]));
+    return HZP_OK;
 }
 
 /* --- The directory ---------------------------------------------------------------------------- */
@@ -217,10 +214,9 @@ static int write_model(struct pull *p, const char *to)
     HZP_TRY(r);
     hzp_checksum_text(p->m.checksum, checksum);
     snprintf(path, sizeof(path), "%s/pulled.json", to);
-    json_t *json = json_pack("{s:s, s:I, s:s}", "source", p->url, "version", (json_int_t)p->id,
-                             "checksum", checksum);
+    json_auto_t *json = json_pack("{s:s, s:I, s:s}", "source", p->url, "version", (json_int_t)p->id,
+                                  "checksum", checksum);
     r = json && json_dump_file(json, path, JSON_INDENT(2)) == 0 ? HZP_OK : HZP_EIO;
-    json_decref(json);
     return r < 0 ? hzp_fail(p->reterr, r, "%s: %s", path, strerror(errno)) : HZP_OK;
 }
 

@@ -62,49 +62,42 @@ static int send_unit(struct push *p, int32_t u, uint64_t at)
     char route[160], checksum[20];
     size_t size = hzp_dtype_size(p->m.type);
     uint64_t bytes = hzp_manifest_unit_bytes(&p->layout, p->m.type, u);
-    char *buffer = hzp_xmalloc(p->piece);
-    int r = at % size ? hzp_fail(p->reterr, HZP_EINVAL,
-                                 "unit %d: its first %" PRIu64 " bytes, which the server has, end "
-                                 "within an element",
-                                 u, at)
-                      : HZP_OK;
+    HZP_FREED char *buffer = hzp_xmalloc(p->piece);
+    if (at % size)
+        return hzp_fail(p->reterr, HZP_EINVAL,
+                        "unit %d: its first %" PRIu64 " bytes, which the server has, end within an "
+                        "element",
+                        u, at);
     hzp_checksum_text(p->m.checksum, checksum);
-    while (at < bytes && r >= 0) {
+    while (at < bytes) {
         size_t n = (size_t)HZP_MIN(bytes - at, (uint64_t)p->piece) / size * size;
-        r = hzp_model_read(p->reader, u, (size_t)at / size, n / size, buffer, p->reterr);
+        HZP_TRY(hzp_model_read(p->reader, u, (size_t)at / size, n / size, buffer, p->reterr));
         snprintf(route, sizeof(route), "/v1/replication/%s/units/%d?offset=%" PRIu64, checksum, u,
                  at);
-        if (r >= 0)
-            r = hzp_transfer_put(&p->server, route, buffer, n, p->reterr);
+        HZP_TRY(hzp_transfer_put(&p->server, route, buffer, n, p->reterr));
         at += n;
         p->sent += n;
     }
     p->units_sent++;
-    free(buffer);
-    return r;
+    return HZP_OK;
 }
 
 static int send_units(struct push *p)
 {
     size_t i;
     const json_t *one;
-    json_t *upload;
-    int r = hzp_transfer_json(&p->server, "POST", hzp_manifest_json(&p->m, &p->layout), &upload,
-                              p->reterr, "/v1/replication");
-    HZP_TRY(r);
+    json_auto_t *upload = NULL;
+    HZP_TRY(hzp_transfer_json(&p->server, "POST", hzp_manifest_json(&p->m, &p->layout), &upload,
+                              p->reterr, "/v1/replication"));
     json_array_foreach(json_object_get(upload, "missing"), i, one)
     {
         json_int_t u = json_integer_value(json_object_get(one, "unit"));
         json_int_t at = json_integer_value(json_object_get(one, "offset"));
         if (u < 0 || u >= p->m.units || at < 0)
-            r = hzp_fail(p->reterr, HZP_EIO, "the server's answer is not understood");
-        if (r >= 0)
-            r = send_unit(p, (int32_t)u, (uint64_t)at);
-        if (r < 0)
-            break;
+            return hzp_fail(p->reterr, HZP_EIO, "the server's answer is not understood");
+        HZP_TRY(send_unit(p, (int32_t)u, (uint64_t)at));
     }
-    json_decref(upload);
-    return r;
+    return HZP_OK;
 }
 
 /* Where the weights come from: the server that the directory was pulled from, and whether they are
@@ -114,7 +107,7 @@ static void name_source(const struct push *p, char *ret, size_t size)
     char path[PATH_MAX], checksum[20];
     snprintf(path, sizeof(path), "%s/pulled.json", p->dir);
     hzp_checksum_text(p->m.checksum, checksum);
-    json_t *json = NULL;
+    json_auto_t *json = NULL;
     hzp_json_read(path, PULLED_BYTES_MAX, HZP_JSON_UNIQUE, &json,
                   NULL); /* without it the directory is named */
     const char *url = json_string_value(json_object_get(json, "source"));
@@ -126,7 +119,6 @@ static void name_source(const struct push *p, char *ret, size_t size)
                  then && !strcmp(then, checksum) ? "" : ", changed since");
     else
         snprintf(ret, size, "directory %.200s", name && name[1] ? name + 1 : p->dir);
-    json_decref(json);
 }
 
 static int activate(struct push *p, json_t **ret)

@@ -3,6 +3,7 @@
  * meeting. */
 #include "api/cli/commands.h"
 #include "api/cli/option_table.h"
+#include "base/file.h"
 #include "base/hash.h"
 #include "base/version.h"
 
@@ -35,7 +36,7 @@ static int hash_file(const char *dir, const char *name, uint64_t *h, struct hzp_
     char path[PATH_MAX];
     static char block[65536];
     snprintf(path, sizeof(path), "%s/%s", dir, name);
-    FILE *file = fopen(path, "rb");
+    HZP_ENDED(hzp_file_end) FILE *file = fopen(path, "rb");
     if (!file)
         return hzp_fail(reterr, HZP_EIO, "%s: cannot be read: %s", path, strerror(errno));
     size_t first = fread(block, 1, sizeof(block), file);
@@ -47,9 +48,8 @@ static int hash_file(const char *dir, const char *name, uint64_t *h, struct hzp_
     for (long i = 1; i <= SAMPLES && size > (long)sizeof(block); i++)
         if (fseek(file, size / (SAMPLES + 1) * i, SEEK_SET) == 0)
             *h = hzp_fnv(*h, block, fread(block, 1, SAMPLE_BYTES, file));
-    bool failed = size < 0 || ferror(file);
-    fclose(file);
-    return failed ? hzp_fail(reterr, HZP_EIO, "%s: cannot be read", path) : HZP_OK;
+    return size < 0 || ferror(file) ? hzp_fail(reterr, HZP_EIO, "%s: cannot be read", path)
+                                    : HZP_OK;
 }
 
 static int is_part(const struct dirent *entry)

@@ -17,6 +17,7 @@
 #include "api/cli/signals.h"
 #include "api/cli/transfer.h"
 #include "base/base.h"
+#include "base/file.h"
 #include "base/json.h"
 
 #include <math.h>
@@ -106,23 +107,21 @@ static int read_lines(const struct hzp_options *options, FILE *file, json_t *bod
 {
     const char *path = options->rollout.data;
     struct hzp_err_text err;
-    char *text = NULL;
+    HZP_FREED char *text = NULL;
     size_t room = 0;
     ssize_t n;
     int r = HZP_OK;
     for (int64_t at = 1; r >= 0 && (n = getline(&text, &room, file)) >= 0; at++) {
         if (strspn(text, " \t\r\n") == (size_t)n)
             continue;
-        json_t *line = hzp_json_load(text, (size_t)n, HZP_JSON_UNIQUE, NULL, NULL);
+        json_auto_t *line = hzp_json_load(text, (size_t)n, HZP_JSON_UNIQUE, NULL, NULL);
         r = json_is_object(line) ? add_line(options, line, body, &err)
                                  : hzp_fail(&err, HZP_EFORMAT, "it is no JSON object");
         if (r >= 0 && json_array_size(json_object_get(body, "answers")) > LINES_MAX)
             r = hzp_fail(&err, HZP_EFORMAT, "a job has at most %d prompts", LINES_MAX);
         if (r < 0)
             hzp_fail(reterr, r, "%.200s:%lld: %s", path, (long long)at, err.text);
-        json_decref(line);
     }
-    free(text);
     return r;
 }
 
@@ -131,12 +130,10 @@ static int read_data(const struct hzp_options *options, json_t *body, struct hzp
     const char *path = options->rollout.data;
     struct stat about;
     bool is_file = !stat(path, &about) && S_ISREG(about.st_mode);
-    FILE *file = is_file ? fopen(path, "r") : NULL;
+    HZP_ENDED(hzp_file_end) FILE *file = is_file ? fopen(path, "r") : NULL;
     if (!file)
         return hzp_fail(reterr, HZP_ENOENT, "--data: %.200s cannot be read as a file", path);
-    int r = read_lines(options, file, body, reterr);
-    fclose(file);
-    return r;
+    return read_lines(options, file, body, reterr);
 }
 
 /* Answers only where there are any. */
@@ -160,11 +157,10 @@ static int make_body(const struct hzp_options *options, json_t *body, struct hzp
                               "length=TOKENS, client, command, or the JSON of a reward",
                               options->word[0]);
     for (int i = 1; i < options->words; i++) {
-        json_t *line = json_pack("{s:s}", "prompt", options->word[i]);
-        int r = line ? add_line(options, line, body, reterr)
-                     : hzp_fail_param(reterr, HZP_EINVAL, "PROMPT", "a prompt is not UTF-8");
-        json_decref(line);
-        HZP_TRY(r);
+        json_auto_t *line = json_pack("{s:s}", "prompt", options->word[i]);
+        if (!line)
+            return hzp_fail_param(reterr, HZP_EINVAL, "PROMPT", "a prompt is not UTF-8");
+        HZP_TRY(add_line(options, line, body, reterr));
     }
     if (s->data)
         HZP_TRY(read_data(options, body, reterr));
@@ -174,14 +170,11 @@ static int make_body(const struct hzp_options *options, json_t *body, struct hzp
     json_object_set_new(body, "updates", json_integer(s->updates));
     if (s->seed >= 0)
         json_object_set_new(body, "seed", json_integer(s->seed));
-    json_t *extra = s->extra
-                        ? hzp_json_load(s->extra, strlen(s->extra), HZP_JSON_UNIQUE, NULL, NULL)
-                        : json_object();
-    if (!json_is_object(extra) || json_object_update(body, extra) < 0) {
-        json_decref(extra);
+    json_auto_t *extra =
+        s->extra ? hzp_json_load(s->extra, strlen(s->extra), HZP_JSON_UNIQUE, NULL, NULL)
+                 : json_object();
+    if (!json_is_object(extra) || json_object_update(body, extra) < 0)
         return hzp_wrong(reterr, "--extra-body", "is no JSON object");
-    }
-    json_decref(extra);
     return HZP_OK;
 }
 
@@ -197,7 +190,7 @@ static int name_version(struct follow *f, json_int_t version, struct hzp_err_tex
 static void keep_version(struct follow *f, json_int_t *ret_named)
 {
     struct hzp_err_text err;
-    json_t *now, *had = NULL;
+    json_auto_t *now = NULL, *had = NULL;
     int r = hzp_transfer_json(&f->server, "GET", NULL, &now, &err, "/v1/weights/current");
     json_int_t id = json_integer_value(json_object_get(now, "id"));
     if (r >= 0 && json_is_null(json_object_get(now, "parent")) &&
@@ -212,13 +205,11 @@ static void keep_version(struct follow *f, json_int_t *ret_named)
     }
     if (r < 0)
         fprintf(stderr, "hzpserve: the version that serves is not kept: %s\n", err.text);
-    json_decref(now);
-    json_decref(had);
 }
 
 static int post(struct follow *f, struct hzp_err_text *reterr)
 {
-    json_t *body = json_object(), *job = NULL;
+    json_auto_t *body = json_object(), *job = NULL;
     json_int_t named = 0;
     int r = make_body(f->options, body, reterr);
     if (r >= 0 && !json_is_false(json_object_get(body, "train")))
@@ -232,8 +223,6 @@ static int post(struct follow *f, struct hzp_err_text *reterr)
         r = hzp_fail(reterr, HZP_EIO, "the server's answer is not understood");
     snprintf(f->id, sizeof(f->id), "%s", id ? id : "");
     f->own = true;
-    json_decref(body);
-    json_decref(job);
     return r;
 }
 
@@ -258,10 +247,9 @@ static void print_point(const struct follow *f, const json_t *point)
     int length = (int)lrint(fmin(fmax(reward, 0), 1) * BAR);
     char bar[BAR + 1];
     if (f->options->json) {
-        json_t *line = json_pack("{s:s, s:s}", "object", "rollout.update", "id", f->id);
+        json_auto_t *line = json_pack("{s:s, s:s}", "object", "rollout.update", "id", f->id);
         json_object_update(line, (json_t *)(uintptr_t)point);
         print_line(line);
-        json_decref(line);
         return;
     }
     memset(bar, '#', BAR);
@@ -344,18 +332,16 @@ static int follow(struct follow *f, struct hzp_err_text *reterr)
 {
     const struct timespec pause = {.tv_nsec = 300000000};
     for (;;) {
-        json_t *job;
+        json_auto_t *job = NULL;
         HZP_TRY(hzp_transfer_json(&f->server, "GET", NULL, &job, reterr, "/v1/rollouts/%s", f->id));
         const char *status = json_string_value(json_object_get(job, "status"));
         bool good = status && !strcmp(status, "succeeded");
         print_points(f, job);
         if (!status || (strcmp(status, "queued") && strcmp(status, "running"))) {
             print_end(f, job);
-            json_decref(job);
             return good ? 0 : f->cancelled ? 130 : 1;
         }
         print_waiting(f, job);
-        json_decref(job);
         if (obey(f))
             return left ? 128 + (int)left : 130;
         nanosleep(&pause, NULL); /* a signal ends it */

@@ -273,19 +273,16 @@ static int search(struct job *j, struct hzp_err_text *reterr)
     struct hzp_assembly_rig size = rig_rows(j);
     struct hzp_assembly_config config = {
         .device = &device, .model = &j->engine->model, .rig = &size, .group = j->link};
-    struct hzp_assembly paper;
+    HZP_ENDED(hzp_assembly_close) struct hzp_assembly paper;
     device.name = "sim";
     size.kv_tokens = 0;
     size.updates = false;
-    int r = hzp_assembly_rig(&config, true, &paper, reterr);
-    if (r == HZP_OK)
-        r = search_on(j, &paper, &size, reterr);
-    hzp_assembly_close(&paper);
-    if (r == HZP_OK && !stop) {
-        memcpy(j->plans.sought, j->sought, sizeof(j->sought));
-        r = save(j, reterr);
-    }
-    return r;
+    HZP_TRY(hzp_assembly_rig(&config, true, &paper, reterr));
+    HZP_TRY(search_on(j, &paper, &size, reterr));
+    if (stop)
+        return HZP_OK;
+    memcpy(j->plans.sought, j->sought, sizeof(j->sought));
+    return save(j, reterr);
 }
 
 /* ---- running the shapes that the search found ---- */
@@ -641,7 +638,7 @@ static void catch_signals(void)
 static int search_on_rank(const struct hzp_options *options,
                           const struct hzp_engine_settings *engine, struct hzp_link *link)
 {
-    struct job *j = hzp_xcalloc(1, sizeof(*j));
+    HZP_FREED struct job *j = hzp_xcalloc(1, sizeof(*j));
     struct hzp_err_text err = {0};
     j->settings = &options->search;
     j->engine = engine;
@@ -657,7 +654,6 @@ static int search_on_rank(const struct hzp_options *options,
         fprintf(stderr, "hzpserve: %s\n", err.text[0] ? err.text : hzp_err_name(r));
     hzp_tables_fini(&j->tables);
     hzp_plan_table_fini(&j->plans);
-    free(j);
     return r == HZP_EINVAL ? 2 : r == HZP_ECANCELED ? 130 : r < 0 ? 1 : 0;
 }
 

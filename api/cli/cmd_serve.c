@@ -47,11 +47,10 @@ static void print_quoted(const char *text)
 /* Prints a request body for curl; takes ownership of json. */
 static void print_body(json_t *json)
 {
-    char *text = json ? json_dumps(json, 0) : NULL;
+    HZP_FREED char *text = json ? json_dumps(json, 0) : NULL;
     json_decref(json);
     print_quoted(text ? text : "{}");
     putchar('\n');
-    free(text);
 }
 
 /* curl's argument if a key is required: the key itself must not appear in a log.  teach: for a
@@ -258,7 +257,7 @@ static int serve(const struct hzp_options *options, struct hzp_port *listener,
 /* Checks that the option table cannot express. */
 static bool usable(const struct hzp_options *options)
 {
-    json_t *prompt = json_string(options->serve.try_prompt);
+    json_auto_t *prompt = json_string(options->serve.try_prompt);
     struct hzp_auth *auth = NULL;
     struct hzp_err_text err = {0};
     bool safe = hzp_auth_create(&options->http, &auth, &err) == HZP_OK;
@@ -270,7 +269,6 @@ static bool usable(const struct hzp_options *options)
         fprintf(stderr, "hzpserve: --try-prompt is not UTF-8\n");
     else if (!safe)
         fprintf(stderr, "hzpserve: %s\n", err.text);
-    json_decref(prompt);
     return options->engine.model.dir && prompt && safe;
 }
 
@@ -290,11 +288,9 @@ static bool outlives(const struct hzp_engine_settings *settings, const struct hz
 static int start_rejoin(const struct hzp_options *options, struct hzp_engine *engine,
                         struct hzp_rejoin **ret, struct hzp_err_text *reterr)
 {
-    char *record = hzp_cmd_ranks_record(options);
-    int r = record ? hzp_rejoin_start(engine, &options->engine.ranks, record, ret, reterr)
-                   : hzp_fail(reterr, HZP_EINVAL, "the ranks have nothing to agree on");
-    free(record);
-    return r;
+    HZP_FREED char *record = hzp_cmd_ranks_record(options);
+    return record ? hzp_rejoin_start(engine, &options->engine.ranks, record, ret, reterr)
+                  : hzp_fail(reterr, HZP_EINVAL, "the ranks have nothing to agree on");
 }
 
 /* The launcher of several ranks keeps the port, over restarts of rank 0. */
@@ -324,7 +320,8 @@ static int lead(const struct hzp_options *options, const struct hzp_engine_setti
                 const struct hzp_signals *signals)
 {
     struct hzp_metrics *metrics = hzp_metrics_create();
-    char *copy = hzp_options_of_copy(options->engine.model.dir, options->http.served_name);
+    HZP_FREED char *copy =
+        hzp_options_of_copy(options->engine.model.dir, options->http.served_name);
     struct hzp_engine_config config = {.settings = settings,
                                        .checkpoint_options = copy,
                                        .log_updates = true,
@@ -363,7 +360,6 @@ static int lead(const struct hzp_options *options, const struct hzp_engine_setti
     }
     hzp_port_close(&listener);
     hzp_metrics_destroy(metrics);
-    free(copy);
     return status;
 }
 

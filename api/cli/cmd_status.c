@@ -19,65 +19,40 @@
 enum { PAGE_BYTES_MAX = 4 << 20 };
 
 /* What is shown: sums over all samples of a metric that have the label.  rate: per second. */
-enum figure {
-    VERSION,
-    UPDATE,
-    STALENESS,
-    RUNNING,
-    WAITING,
-    WAITING_WEIGHTS,
-    KV_USED,
-    CONNECTIONS,
-    TOKENS,
-    PROMPT_TOKENS,
-    REQUESTS,
-    TTFT,
-    ITL,
-    SERVING,
-    TRAINING,
-    UPDATES,
-    TRAINED,
-    LOSS,
-    EXAMPLES,
-    LEFT,
-    OLDEST,
-    SITES,
-    ALIVE,
-    ROUNDS,
-    DRIFT,
-    FIGURES
-};
+#define FIGURE_ROWS(X)                                                                             \
+    X(VERSION, "weights_version", "hzpserve_weights_version", "", false)                           \
+    X(UPDATE, "optimizer_step", "hzpserve_weights_optimizer_step", "", false)                      \
+    X(STALENESS, "staleness", "hzpserve_weights_staleness", "", false)                             \
+    X(RUNNING, "requests_running", "vllm:num_requests_running", "", false)                         \
+    X(WAITING, "requests_waiting", "vllm:num_requests_waiting", "", false)                         \
+    X(WAITING_WEIGHTS, "requests_waiting_for_weights", "hzpserve_requests_waiting_for_weights",    \
+      "", false)                                                                                   \
+    X(KV_USED, "kv_cache_used", "vllm:kv_cache_usage_perc", "", false)                             \
+    X(CONNECTIONS, "connections", "hzpserve_connections", "", false)                               \
+    X(TOKENS, "tokens_per_second", "vllm:generation_tokens_total", "", true)                       \
+    X(PROMPT_TOKENS, "prompt_tokens_per_second", "vllm:prompt_tokens_total", "", true)             \
+    X(REQUESTS, "requests_per_second", "vllm:request_success_total", "", true)                     \
+    X(TTFT, "ttft_p99_seconds", "hzpserve_split_ttft_p99_seconds", "", false)                      \
+    X(ITL, "itl_p99_seconds", "hzpserve_split_itl_p99_seconds", "", false)                         \
+    X(SERVING, "serving_share", "hzpserve_device_seconds_total", "tenant=\"serve\"", true)         \
+    X(TRAINING, "training_share", "hzpserve_device_seconds_total", "tenant=\"train\"", true)       \
+    X(UPDATES, "updates_per_second", "hzpserve_train_updates_total", "", true)                     \
+    X(TRAINED, "trained_tokens_per_second", "hzpserve_train_rows_total", "", true)                 \
+    X(LOSS, "loss", "hzpserve_train_loss", "", false)                                              \
+    X(EXAMPLES, "examples_waiting", "hzpserve_examples_waiting", "", false)                        \
+    X(LEFT, "estimated_seconds", "hzpserve_learn_estimated_seconds", "", false)                    \
+    X(OLDEST, "oldest_example_seconds", "hzpserve_learn_oldest_seconds", "", false)                \
+    X(SITES, "sites", "hzpserve_mesh_sites", "", false)                                            \
+    X(ALIVE, "sites_alive", "hzpserve_mesh_sites_alive", "", false)                                \
+    X(ROUNDS, "rounds", "hzpserve_mesh_rounds_total", "", false)                                   \
+    X(DRIFT, "drift", "hzpserve_mesh_drift", "", false)
+#define FIGURE(figure, name, metric, label, rate) figure,
+#define ROW(figure, ...)                          {__VA_ARGS__},
+enum figure { FIGURE_ROWS(FIGURE) FIGURES };
 static const struct {
     const char *name, *metric, *label;
     bool rate;
-} figures[FIGURES] = {
-    [VERSION] = {"weights_version", "hzpserve_weights_version", "", false},
-    [UPDATE] = {"optimizer_step", "hzpserve_weights_optimizer_step", "", false},
-    [STALENESS] = {"staleness", "hzpserve_weights_staleness", "", false},
-    [RUNNING] = {"requests_running", "vllm:num_requests_running", "", false},
-    [WAITING] = {"requests_waiting", "vllm:num_requests_waiting", "", false},
-    [WAITING_WEIGHTS] = {"requests_waiting_for_weights", "hzpserve_requests_waiting_for_weights",
-                         "", false},
-    [KV_USED] = {"kv_cache_used", "vllm:kv_cache_usage_perc", "", false},
-    [CONNECTIONS] = {"connections", "hzpserve_connections", "", false},
-    [TOKENS] = {"tokens_per_second", "vllm:generation_tokens_total", "", true},
-    [PROMPT_TOKENS] = {"prompt_tokens_per_second", "vllm:prompt_tokens_total", "", true},
-    [REQUESTS] = {"requests_per_second", "vllm:request_success_total", "", true},
-    [TTFT] = {"ttft_p99_seconds", "hzpserve_split_ttft_p99_seconds", "", false},
-    [ITL] = {"itl_p99_seconds", "hzpserve_split_itl_p99_seconds", "", false},
-    [SERVING] = {"serving_share", "hzpserve_device_seconds_total", "tenant=\"serve\"", true},
-    [TRAINING] = {"training_share", "hzpserve_device_seconds_total", "tenant=\"train\"", true},
-    [UPDATES] = {"updates_per_second", "hzpserve_train_updates_total", "", true},
-    [TRAINED] = {"trained_tokens_per_second", "hzpserve_train_rows_total", "", true},
-    [LOSS] = {"loss", "hzpserve_train_loss", "", false},
-    [EXAMPLES] = {"examples_waiting", "hzpserve_examples_waiting", "", false},
-    [LEFT] = {"estimated_seconds", "hzpserve_learn_estimated_seconds", "", false},
-    [OLDEST] = {"oldest_example_seconds", "hzpserve_learn_oldest_seconds", "", false},
-    [SITES] = {"sites", "hzpserve_mesh_sites", "", false},
-    [ALIVE] = {"sites_alive", "hzpserve_mesh_sites_alive", "", false},
-    [ROUNDS] = {"rounds", "hzpserve_mesh_rounds_total", "", false},
-    [DRIFT] = {"drift", "hzpserve_mesh_drift", "", false},
-};
+} figures[FIGURES] = {FIGURE_ROWS(ROW)};
 
 /* Why learning does not go on faster: the label of hzpserve_learn_held_back. */
 static const char *const reasons[][2] = {

@@ -234,12 +234,11 @@ static int open_queue(struct run *run, const struct data *data, struct hzp_err_t
                               "set the number of updates with --total-steps",
                               o->epochs, data->count, (int64_t)DRAWS_COUNTED_MAX);
     if (!run->total) {
-        int32_t *count = hzp_xmalloc((size_t)data->count * sizeof(*count));
+        HZP_FREED int32_t *count = hzp_xmalloc((size_t)data->count * sizeof(*count));
         for (int32_t i = 0; i < data->count; i++)
             count[i] = data->sample[i]->count;
         run->total = hzp_sample_queue_count_draws(&config, count, data->count,
                                                   run->parts.plan.recipe.update_tokens, DRAW_MAX);
-        free(count);
     }
     if (hzp_sample_queue_create(&config, &run->queue) < 0)
         return hzp_fail(reterr, HZP_EINVAL, "--epochs %" PRId64 " is out of range", o->epochs);

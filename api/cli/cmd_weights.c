@@ -61,7 +61,7 @@ static int ask(const struct hzp_options *options, const char *method, json_t *bo
     vsnprintf(route, sizeof(route), format, args);
     va_end(args);
     int r = hzp_http_server(options->client.url, options->client.api_key, &server, &err);
-    json_t *json = r < 0 ? NULL : hzp_http_ask(&server, method, route, body, PATIENCE_S, &err);
+    json_auto_t *json = r < 0 ? NULL : hzp_http_ask(&server, method, route, body, PATIENCE_S, &err);
     if (r < 0)
         json_decref(body);
     if (r < 0)
@@ -76,7 +76,6 @@ static int ask(const struct hzp_options *options, const char *method, json_t *bo
         json_dumpf(json, stdout, JSON_INDENT(2) | JSON_REAL_PRECISION(9));
         printf("\n");
     }
-    json_decref(json);
     return 0;
 }
 

@@ -79,9 +79,8 @@ static unsigned char complete(EditLine *el, int key)
     }
     if (!first || common == n)
         return CC_REFRESH_BEEP;
-    char *rest = strndup(first + n, common - n);
+    HZP_FREED char *rest = strndup(first + n, common - n);
     int r = rest ? el_insertstr(el, rest) : -1;
-    free(rest);
     return r < 0 ? CC_ERROR : CC_REFRESH;
 }
 

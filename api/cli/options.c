@@ -7,6 +7,7 @@
 #include "api/cli/plan_paths.h"
 #include "base/arena.h"
 #include "base/decimal.h"
+#include "base/file.h"
 
 #include <errno.h>
 #include <glob.h>
@@ -368,21 +369,17 @@ static int read_model_settings(const char *dir, struct hzp_options *options,
                                struct hzp_err_text *reterr)
 {
     size_t size = strlen(dir) + sizeof("/serve.options");
-    char *path = hzp_xmalloc(size), line[1024];
+    HZP_FREED char *path = hzp_xmalloc(size);
+    char line[1024];
     snprintf(path, size, "%s/serve.options", dir);
-    FILE *file = fopen(path, "r");
-    int r = HZP_OK;
-    for (int n = 1; file && r == HZP_OK && fgets(line, sizeof(line), file); n++) {
+    HZP_ENDED(hzp_file_end) FILE *file = fopen(path, "r");
+    for (int n = 1; file && fgets(line, sizeof(line), file); n++) {
         if (!strchr(line, '\n') && !feof(file))
-            r = hzp_fail(reterr, HZP_EFORMAT, "%s:%d: the line is longer than %zu bytes", path, n,
-                         sizeof(line) - 2);
-        else
-            r = read_line(dir, path, n, line, options, reterr);
+            return hzp_fail(reterr, HZP_EFORMAT, "%s:%d: the line is longer than %zu bytes", path,
+                            n, sizeof(line) - 2);
+        HZP_TRY(read_line(dir, path, n, line, options, reterr));
     }
-    if (file)
-        fclose(file);
-    free(path);
-    return r;
+    return HZP_OK;
 }
 
 /* Copies a line of the model's settings file; a relative file name becomes absolute. */
@@ -421,15 +418,13 @@ char *hzp_options_of_copy(const char *dir, const char *name)
     FILE *out = open_memstream(&text, &size);
     HZP_ASSERT(out);
     snprintf(path, sizeof(path), "%s/serve.options", dir);
-    FILE *file = fopen(path, "r");
+    HZP_ENDED(hzp_file_end) FILE *file = fopen(path, "r");
     while (file && fgets(line, sizeof(line), file)) {
         if (name && names_model(line))
             continue;
         named |= names_model(line);
         copy_line(out, dir, line);
     }
-    if (file)
-        fclose(file);
     if (!name && !named && realpath(dir, real) && strrchr(real, '/'))
         name = strrchr(real, '/') + 1;
     if (name && !strchr(name, '\n'))

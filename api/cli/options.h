@@ -148,9 +148,6 @@ char *hzp_options_of_copy(const char *dir, const char *name);
 
 /* Prints what options->help asks for: the commands, a command's help, or that of a topic. */
 void hzp_options_help(FILE *out, const struct hzp_options *options);
-/* A command's help.  all: with every option; else long lists are given by topic.  bench: of the
- * command bench, the benchmark (NULL: their list). */
-void hzp_options_command_help(FILE *out, enum hzp_command command, bool all, const char *bench);
 
 /* Whether `hzpserve help NAME` knows the topic; HZP_EINVAL with the nearest name. */
 bool hzp_options_is_topic(const char *name);

@@ -184,7 +184,9 @@ int hzp_options_no_bench(const char *name, struct hzp_err_text *reterr)
                     name, hzp_nearest_text(&near, hint));
 }
 
-void hzp_options_command_help(FILE *out, enum hzp_command command, bool all, const char *bench)
+/* all: with every option; else long lists are given by topic.  bench: of the command bench, the
+ * benchmark (NULL: their list). */
+static void command_help(FILE *out, enum hzp_command command, bool all, const char *bench)
 {
     const struct hzp_command_info *info = NULL;
     for (int i = 0; i < hzp_command_count; i++)
@@ -224,7 +226,7 @@ void hzp_options_help(FILE *out, const struct hzp_options *options)
         return;
     }
     if (options->command) {
-        hzp_options_command_help(out, options->command, options->help_all, options->bench.what);
+        command_help(out, options->command, options->help_all, options->bench.what);
         return;
     }
     fprintf(out,

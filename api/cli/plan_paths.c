@@ -113,15 +113,13 @@ static int plan_all(struct paths *x, struct hzp_err_text *reterr)
 
 int hzp_plan_paths(const char *file, struct hzp_err_text *reterr)
 {
-    json_t *json = NULL;
+    json_auto_t *json = NULL;
     struct hzp_err_text text = {0};
     HZP_TRY(hzp_json_read(file, FILE_MAX, HZP_JSON_UNIQUE, &json, reterr));
-    struct paths *x = calloc(1, sizeof(*x));
+    HZP_FREED struct paths *x = calloc(1, sizeof(*x));
     int r = x ? read_problem(json, &x->problem, &text)
               : hzp_fail(&text, HZP_ENOMEM, "no memory to plan paths");
-    json_decref(json);
     if (r == HZP_OK)
         r = plan_all(x, &text);
-    free(x);
     return r < 0 ? hzp_fail(reterr, r, "%s: %s", file, text.text) : r;
 }

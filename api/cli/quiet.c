@@ -2,6 +2,7 @@
 #include "api/cli/quiet.h"
 
 #include "base/base.h"
+#include "base/file.h"
 #include "base/thread.h"
 #include "device/philox.h"
 
@@ -32,18 +33,15 @@ double hzp_quiet_busy(const char *text, const cpu_set_t *cpus)
 static double busy_now(int *ret_cpus)
 {
     cpu_set_t cpus;
-    char *text = NULL;
+    HZP_FREED char *text = NULL;
     size_t bytes = 0;
-    FILE *file = fopen("/proc/stat", "re");
+    HZP_ENDED(hzp_file_end) FILE *file = fopen("/proc/stat", "re");
     double busy = -1;
     if (file && sched_getaffinity(0, sizeof(cpus), &cpus) == 0 &&
         getdelim(&text, &bytes, '\0', file) > 0) {
         busy = hzp_quiet_busy(text, &cpus);
         *ret_cpus = CPU_COUNT(&cpus);
     }
-    if (file)
-        fclose(file);
-    free(text);
     return busy < 0 ? busy : busy * 1e9 / (double)sysconf(_SC_CLK_TCK);
 }
 
@@ -51,11 +49,8 @@ uint64_t hzp_quiet_processors(void)
 {
     char boot[64] = "";
     cpu_set_t cpus;
-    FILE *file = fopen("/proc/sys/kernel/random/boot_id", "re");
-    bool known = file && fgets(boot, sizeof(boot), file);
-    if (file)
-        fclose(file);
-    if (!known || sched_getaffinity(0, sizeof(cpus), &cpus) != 0)
+    HZP_ENDED(hzp_file_end) FILE *file = fopen("/proc/sys/kernel/random/boot_id", "re");
+    if (!file || !fgets(boot, sizeof(boot), file) || sched_getaffinity(0, sizeof(cpus), &cpus) != 0)
         return 0;
     uint64_t hash = 1;
     for (size_t i = 0; i < sizeof(boot) && boot[i]; i++)

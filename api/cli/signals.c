@@ -24,7 +24,8 @@ bool hzp_signal_is_ignored(int number)
            action.sa_handler == SIG_IGN;
 }
 
-bool hzp_signals_have_terminal(void)
+/* Whether standard input or output is a terminal. */
+static bool have_terminal(void)
 {
     return isatty(STDIN_FILENO) || isatty(STDOUT_FILENO);
 }
@@ -33,7 +34,7 @@ void hzp_signals_take(struct hzp_signals *ret)
 {
     static const int always[] = {SIGTERM, SIGINT, SIGUSR1, SIGUSR2};
     struct sigaction action = {.sa_handler = quit};
-    ret->terminal = hzp_signals_have_terminal();
+    ret->terminal = have_terminal();
     sigemptyset(&ret->set);
     for (int i = 0; i < HZP_COUNT(always); i++)
         sigaddset(&ret->set, always[i]);

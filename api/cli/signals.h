@@ -43,6 +43,3 @@ bool hzp_signal_stops(enum hzp_signal signal);
 
 /* Whether this signal is ignored, because the parent process wanted it so. */
 bool hzp_signal_is_ignored(int number);
-
-/* Whether standard input or output is a terminal. */
-bool hzp_signals_have_terminal(void);

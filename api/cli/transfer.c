@@ -38,11 +38,9 @@ static int attempt(const struct hzp_http_host *server, const struct hzp_http_cal
     *ret_again = r == HZP_EIO && !strcmp(call->method, "GET");
     if (r < 0 || in->status < 300)
         return r;
-    json_t *json = in->bytes ? hzp_json_load(in->body, in->bytes, 0, NULL, NULL) : NULL;
+    json_auto_t *json = in->bytes ? hzp_json_load(in->body, in->bytes, 0, NULL, NULL) : NULL;
     *ret_again = is_busy(in, json);
-    r = fail_status(in, call->route, json, reterr);
-    json_decref(json);
-    return r;
+    return fail_status(in, call->route, json, reterr);
 }
 
 static int ask(const struct hzp_http_host *server, const struct hzp_http_call *call,
@@ -64,8 +62,9 @@ static int ask(const struct hzp_http_host *server, const struct hzp_http_call *c
 int hzp_transfer_json(const struct hzp_http_host *server, const char *method, json_t *body,
                       json_t **ret, struct hzp_err_text *reterr, const char *format, ...)
 {
-    struct hzp_http_stream in;
-    char route[300], *text = body ? json_dumps(body, JSON_COMPACT) : NULL;
+    HZP_ENDED(hzp_http_stream_fini) struct hzp_http_stream in;
+    HZP_FREED char *text = body ? json_dumps(body, JSON_COMPACT) : NULL;
+    char route[300];
     va_list args;
     va_start(args, format);
     vsnprintf(route, sizeof(route), format, args);
@@ -73,23 +72,21 @@ int hzp_transfer_json(const struct hzp_http_host *server, const char *method, js
     json_decref(body);
     const struct hzp_http_call call = {
         .method = method, .route = route, .body = text, .patience_s = PATIENCE_S};
-    int r = ask(server, &call, &in, reterr);
-    json_t *json = r >= 0 && in.bytes ? hzp_json_load(in.body, in.bytes, 0, NULL, NULL) : NULL;
-    if (r >= 0 && !json)
-        r = hzp_fail(reterr, HZP_EIO, "%.200s: the answer is no JSON", route);
     if (ret)
-        *ret = json;
-    else
-        json_decref(json);
-    hzp_http_stream_fini(&in);
-    free(text);
-    return r;
+        *ret = NULL;
+    HZP_TRY(ask(server, &call, &in, reterr));
+    json_auto_t *json = in.bytes ? hzp_json_load(in.body, in.bytes, 0, NULL, NULL) : NULL;
+    if (!json)
+        return hzp_fail(reterr, HZP_EIO, "%.200s: the answer is no JSON", route);
+    if (ret)
+        *ret = json_incref(json);
+    return HZP_OK;
 }
 
 int hzp_transfer_get(const struct hzp_http_host *server, const char *route, void *ret, size_t max,
                      size_t *ret_bytes, struct hzp_err_text *reterr)
 {
-    struct hzp_http_stream in;
+    HZP_ENDED(hzp_http_stream_fini) struct hzp_http_stream in;
     const struct hzp_http_call call = {.method = "GET", .route = route, .patience_s = PATIENCE_S};
     int r = ask(server, &call, &in, reterr);
     if (r >= 0 && in.bytes > max)
@@ -98,17 +95,14 @@ int hzp_transfer_get(const struct hzp_http_host *server, const char *route, void
     *ret_bytes = r >= 0 ? in.bytes : 0;
     if (*ret_bytes)
         memcpy(ret, in.body, *ret_bytes);
-    hzp_http_stream_fini(&in);
     return r;
 }
 
 int hzp_transfer_put(const struct hzp_http_host *server, const char *route, const void *data,
                      size_t n, struct hzp_err_text *reterr)
 {
-    struct hzp_http_stream in;
+    HZP_ENDED(hzp_http_stream_fini) struct hzp_http_stream in;
     const struct hzp_http_call call = {
         .method = "PUT", .route = route, .data = data, .bytes = n, .patience_s = PATIENCE_S};
-    int r = ask(server, &call, &in, reterr);
-    hzp_http_stream_fini(&in);
-    return r;
+    return ask(server, &call, &in, reterr);
 }

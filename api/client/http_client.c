@@ -253,27 +253,24 @@ const char *hzp_http_error(const json_t *answer)
 json_t *hzp_http_ask(const struct hzp_http_host *server, const char *method, const char *route,
                      json_t *body, int patience_s, struct hzp_err_text *reterr)
 {
-    struct hzp_http_stream in;
-    char *text = body ? hzp_json_dumps(body, JSON_COMPACT) : NULL;
+    HZP_ENDED(hzp_http_stream_fini) struct hzp_http_stream in;
+    HZP_FREED char *text = body ? hzp_json_dumps(body, JSON_COMPACT) : NULL;
     const struct hzp_http_call call = {
         .method = method, .route = route, .body = text, .patience_s = patience_s};
     json_decref(body);
     hzp_http_stream_init(&in, NULL, NULL);
     int r = hzp_http_call(server, &call, &in, reterr);
-    json_t *json = r == HZP_OK && in.bytes ? hzp_json_load(in.body, in.bytes, 0, NULL, NULL) : NULL;
-    if (r == HZP_OK && (in.status >= 300 || !json)) {
-        const char *why = hzp_http_error(json);
-        if (why)
-            hzp_fail(reterr, HZP_EIO, "%s", why);
-        else
-            hzp_fail(reterr, HZP_EIO, "%s%.200s: an answer with status %d that is no JSON",
-                     server->url, route, in.status);
-        json_decref(json);
-        json = NULL;
-    }
-    hzp_http_stream_fini(&in);
-    free(text);
-    return json;
+    json_auto_t *json =
+        r == HZP_OK && in.bytes ? hzp_json_load(in.body, in.bytes, 0, NULL, NULL) : NULL;
+    const char *why = hzp_http_error(json);
+    if (r == HZP_OK && in.status < 300 && json)
+        return json_incref(json);
+    if (r == HZP_OK && why)
+        hzp_fail(reterr, HZP_EIO, "%s", why);
+    else if (r == HZP_OK)
+        hzp_fail(reterr, HZP_EIO, "%s%.200s: an answer with status %d that is no JSON", server->url,
+                 route, in.status);
+    return NULL;
 }
 
 double hzp_http_metric(const char *page, const char *name, const char *label)
@@ -308,7 +305,7 @@ int hzp_http_connect(const char *url, const char *key, const char *model, struct
     json_t *item;
     size_t i;
     HZP_TRY(hzp_http_server(url, key, ret, reterr));
-    json_t *models = hzp_http_ask(ret, "GET", "/v1/models", NULL, CONNECT_S, reterr);
+    json_auto_t *models = hzp_http_ask(ret, "GET", "/v1/models", NULL, CONNECT_S, reterr);
     if (!models)
         return HZP_EIO;
     json_array_foreach(json_object_get(models, "data"), i, item)
@@ -324,7 +321,6 @@ int hzp_http_connect(const char *url, const char *key, const char *model, struct
             ret->vocab = whole(json_object_get(meta, "n_vocab"));
         break;
     }
-    json_decref(models);
     if (!ret->model[0])
         return hzp_fail(reterr, HZP_EIO, "%s/v1/models lists no model%s%s", ret->url,
                         model ? " named " : "", model ? model : "");

@@ -606,7 +606,7 @@ int hzp_assembly_hello(struct hzp_assembly *a, struct hzp_hello *ret, struct hzp
     return explain(a, r, "the checksum of the weights", reterr);
 }
 
-static int open_rig(struct hzp_assembly *a)
+static int make_rig(struct hzp_assembly *a)
 {
     const struct hzp_assembly_rig *size = a->is.rig;
     struct hzp_version *draft = NULL;
@@ -629,9 +629,10 @@ static int open_rig(struct hzp_assembly *a)
     return hzp_rig_create(&rig, &a->rig);
 }
 
-int hzp_assembly_open_rig(struct hzp_assembly *a, struct hzp_err_text *reterr)
+/* Requires a rig's description and a published version. */
+static int open_rig(struct hzp_assembly *a, struct hzp_err_text *reterr)
 {
-    return explain(a, open_rig(a), "the step's rows", reterr);
+    return explain(a, make_rig(a), "the step's rows", reterr);
 }
 
 int hzp_assembly_rig(const struct hzp_assembly_config *config, bool noise, struct hzp_assembly *ret,
@@ -640,7 +641,7 @@ int hzp_assembly_rig(const struct hzp_assembly_config *config, bool noise, struc
     HZP_TRY(hzp_assembly_read(config, ret, reterr));
     HZP_TRY(hzp_assembly_open(ret, 1, reterr));
     HZP_TRY(hzp_assembly_fill(ret, noise ? fill_with_noise : NULL, ret, reterr));
-    return hzp_assembly_open_rig(ret, reterr);
+    return open_rig(ret, reterr);
 }
 
 /* ---- loop ---- */

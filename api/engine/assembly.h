@@ -175,9 +175,6 @@ struct hzp_step_limits hzp_assembly_step_limits(const struct hzp_assembly *a);
  * HZP_EDEVICE. */
 int hzp_assembly_hello(struct hzp_assembly *a, struct hzp_hello *ret, struct hzp_err_text *reterr);
 
-/* Requires a rig's description and a published version.  HZP_ENOMEM. */
-int hzp_assembly_open_rig(struct hzp_assembly *a, struct hzp_err_text *reterr);
-
 struct hzp_assembly_loop {
     struct hzp_policy policy; /* limits of training */
     uint64_t idle_ns;         /* longest stretch of training while no request runs */

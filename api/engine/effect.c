@@ -391,7 +391,7 @@ static void keep_all_taught(struct hzp_effects *e, struct hzp_sample *const *sam
 
 static json_t *text_of(const struct hzp_effects *e, const int32_t *token, int32_t count)
 {
-    struct hzp_textbuf text = {NULL, 0, 0};
+    HZP_ENDED(hzp_textbuf_fini) struct hzp_textbuf text = {NULL, 0, 0};
     json_t *ret = NULL;
     if (hzp_tokenizer_decode(e->config.tok, token, (size_t)count, true, &text) >= 0) {
         size_t from = text.bytes > SHOWN_BYTES ? text.bytes - SHOWN_BYTES : 0;
@@ -399,7 +399,6 @@ static json_t *text_of(const struct hzp_effects *e, const int32_t *token, int32_
             from++;
         ret = hzp_text_json(text.data ? text.data + from : "", text.bytes - from);
     }
-    hzp_textbuf_fini(&text);
     return ret ? ret : json_null();
 }
 
@@ -572,12 +571,11 @@ static void give(struct hzp_effects *e, const struct lesson *lesson, json_t *jso
             lesson->first, lesson->last, was[0], was[1], was[2], was[3], was[4], was[5], was[6],
             was[7], was[8], was[9], json_is_true(json_object_get(json, "draft")));
     hzp_state_put_effect(e->config.state, lesson->first, json, text_names, HZP_COUNT(text_names));
-    hzp_lock_take(&e->lock);
+    HZP_LOCKED(&e->lock);
     uint32_t at = e->found_at++ % EFFECT_KEPT;
     json_decref(e->found[at].json);
     e->found[at].first = lesson->first;
     e->found[at].json = json;
-    hzp_lock_release(&e->lock);
 }
 
 /* Waits until the lesson is learned, or the draft that ends it is looked at (*ret_trial; NULL: not
@@ -778,10 +776,9 @@ bool hzp_effects_pending(struct hzp_effects *e, int64_t first)
     bool ret = false;
     if (!e)
         return false;
-    hzp_lock_take(&e->lock);
+    HZP_LOCKED(&e->lock);
     for (int32_t i = 0; i < e->count; i++)
         ret = ret || !first || e->waiting[i].first == first;
-    hzp_lock_release(&e->lock);
     return ret;
 }
 
@@ -790,10 +787,9 @@ json_t *hzp_effects_found(struct hzp_effects *e, int64_t first)
     json_t *ret = NULL;
     if (!e)
         return NULL;
-    hzp_lock_take(&e->lock);
+    HZP_LOCKED(&e->lock);
     for (int i = 0; i < EFFECT_KEPT; i++)
         if (e->found[i].json && e->found[i].first == first)
             ret = json_incref(e->found[i].json);
-    hzp_lock_release(&e->lock);
     return ret;
 }

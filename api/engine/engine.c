@@ -146,11 +146,10 @@ static int open_parts(struct hzp_engine *e, struct hzp_err_text *reterr)
 
 static void enter(struct hzp_engine_thread *t, enum phase phase, int result)
 {
-    hzp_lock_take(&t->lock);
+    HZP_LOCKED(&t->lock);
     t->phase = phase;
     t->result = result;
     pthread_cond_broadcast(&t->changed);
-    hzp_lock_release(&t->lock);
 }
 
 /* Whether other ranks are missing.  Their shards of the state are too, so there is no checkpoint at
@@ -481,10 +480,8 @@ void hzp_engine_stop(struct hzp_engine *engine, bool hurry)
 
 bool hzp_engine_running(struct hzp_engine *engine)
 {
-    hzp_lock_take(&engine->thread->lock);
-    bool runs = engine->thread->phase == RUNNING;
-    hzp_lock_release(&engine->thread->lock);
-    return runs;
+    HZP_LOCKED(&engine->thread->lock);
+    return engine->thread->phase == RUNNING;
 }
 
 bool hzp_engine_wait(struct hzp_engine *engine, uint64_t wait_ns)
@@ -493,13 +490,11 @@ bool hzp_engine_wait(struct hzp_engine *engine, uint64_t wait_ns)
     uint64_t end = hzp_now_ns() + wait_ns;
     struct timespec until = {.tv_sec = (time_t)(end / 1000000000u),
                              .tv_nsec = (long)(end % 1000000000u)};
-    hzp_lock_take(&t->lock);
+    HZP_LOCKED(&t->lock);
     int timed_out = 0;
     while (t->phase != ENDED && timed_out != ETIMEDOUT)
         timed_out = pthread_cond_timedwait(&t->changed, &t->lock.mutex, &until);
-    bool ended = t->phase == ENDED;
-    hzp_lock_release(&t->lock);
-    return ended;
+    return t->phase == ENDED;
 }
 
 int hzp_engine_finish(struct hzp_engine *engine)

@@ -4,37 +4,42 @@
 #include <stdio.h>
 #include <string.h>
 
-/* What settings say, each a bit; a row applies when all its bits are set. */
-enum {
-    ONE = 1 << 0, /* rank */
-    SEVERAL = 1 << 1,
-    LEARNS = 1 << 2,
-    SERVES_ONLY = 1 << 3,
-    TENSOR = 1 << 4,
-    REPLICAS = 1 << 5,
-    ALONE = 1 << 6, /* neither of the two */
-    MPI = 1 << 7,
-    FP8 = 1 << 8,
-    PREFIX_FILE = 1 << 9,
-    PREFIX_HOST = 1 << 10,
-    CANARY = 1 << 11,
-    GATE = 1 << 12,
-    RIDE = 1 << 13,
-    CORES = 1 << 14,
-    SLOTS_ONE = 1 << 15,
-    SLOTS_MORE = 1 << 16,
-    NEVER_BEHIND = 1 << 17,
-    SELDOM = 1 << 18,
-    BY_LESSON = 1 << 19,
-    BY_UPDATE = 1 << 20,
-    MAX_EFFECT = 1 << 21,
-    SKIP = 1 << 23,
-    DRAFT_FP8 = 1 << 24,
-    MESH = 1 << 27,
-    GROUPS = 1 << 22, /* --ranks makes several tensor groups */
-    STAGES = 1 << 25,
-    SHARDS = 1 << 26,
-};
+/* What settings say, each a bit; a row applies when all its bits are set.  ONE, SEVERAL: ranks;
+ * ALONE: neither replicas nor parts of one; GROUPS: --ranks makes several tensor groups. */
+#define FACTS(X)                                                                                   \
+    X(ONE, ranks == 1)                                                                             \
+    X(SEVERAL, ranks > 1)                                                                          \
+    X(LEARNS, !s->no_train)                                                                        \
+    X(SERVES_ONLY, s->no_train)                                                                    \
+    X(TENSOR, s->ranks.tensor > 1)                                                                 \
+    X(REPLICAS, s->ranks.replicas)                                                                 \
+    X(ALONE, s->ranks.tensor <= 1 && !s->ranks.replicas)                                           \
+    X(MPI, s->ranks.link == HZP_RANKS_MPI)                                                         \
+    X(FP8, s->model.fp8)                                                                           \
+    X(DRAFT_FP8, s->serving.draft == HZP_DRAFT_FP8)                                                \
+    X(PREFIX_FILE, s->serving.prefix_dir != NULL)                                                  \
+    X(PREFIX_HOST, s->serving.prefix_host)                                                         \
+    X(CANARY, s->canary.share > 0)                                                                 \
+    X(GATE, s->learning.gate != NULL)                                                              \
+    X(RIDE, s->split.ride)                                                                         \
+    X(SKIP, s->training.skip > 0 || s->training.swap)                                              \
+    X(CORES, s->split.train_cores > 0)                                                             \
+    X(SLOTS_ONE, s->serving.slots < 2)                                                             \
+    X(SLOTS_MORE, s->serving.slots > 2)                                                            \
+    X(NEVER_BEHIND, s->training.max_staleness < 1)                                                 \
+    X(SELDOM, s->training.publish_every != 1)                                                      \
+    X(BY_LESSON, s->training.publish == HZP_PUBLISH_LESSON)                                        \
+    X(BY_UPDATE, s->training.publish == HZP_PUBLISH_UPDATE)                                        \
+    X(MAX_EFFECT, hzp_settings_bounds_effect(s))                                                   \
+    X(MESH, s->mesh.url.count > 0)                                                                 \
+    X(GROUPS, s->ranks.tensor > 1 && ranks > s->ranks.tensor)                                      \
+    X(STAGES, s->training.stages > 1)                                                              \
+    X(SHARDS, s->training.z1 || s->training.z2 || s->training.z3)
+#define NUMBER_OF(name, is) NUMBER_##name,
+#define BIT_OF(name, is)    name = 1 << NUMBER_##name,
+#define OR_BIT(name, is)    | ((is) ? (unsigned)name : 0)
+enum { FACTS(NUMBER_OF) };
+enum { FACTS(BIT_OF) };
 
 static const struct {
     unsigned facts;
@@ -105,43 +110,7 @@ static const struct {
 
 static unsigned facts_of(const struct hzp_engine_settings *s, int ranks)
 {
-    const struct {
-        bool is;
-        unsigned fact;
-    } fact[] = {
-        {ranks == 1, ONE},
-        {ranks > 1, SEVERAL},
-        {!s->no_train, LEARNS},
-        {s->no_train, SERVES_ONLY},
-        {s->ranks.tensor > 1, TENSOR},
-        {s->ranks.replicas, REPLICAS},
-        {s->ranks.tensor <= 1 && !s->ranks.replicas, ALONE},
-        {s->ranks.link == HZP_RANKS_MPI, MPI},
-        {s->model.fp8, FP8},
-        {s->serving.draft == HZP_DRAFT_FP8, DRAFT_FP8},
-        {s->serving.prefix_dir, PREFIX_FILE},
-        {s->serving.prefix_host, PREFIX_HOST},
-        {s->canary.share > 0, CANARY},
-        {s->learning.gate, GATE},
-        {s->split.ride, RIDE},
-        {s->training.skip > 0 || s->training.swap, SKIP},
-        {s->split.train_cores > 0, CORES},
-        {s->serving.slots < 2, SLOTS_ONE},
-        {s->serving.slots > 2, SLOTS_MORE},
-        {s->training.max_staleness < 1, NEVER_BEHIND},
-        {s->training.publish_every != 1, SELDOM},
-        {s->training.publish == HZP_PUBLISH_LESSON, BY_LESSON},
-        {s->training.publish == HZP_PUBLISH_UPDATE, BY_UPDATE},
-        {hzp_settings_bounds_effect(s), MAX_EFFECT},
-        {s->mesh.url.count > 0, MESH},
-        {s->ranks.tensor > 1 && ranks > s->ranks.tensor, GROUPS},
-        {s->training.stages > 1, STAGES},
-        {s->training.z1 || s->training.z2 || s->training.z3, SHARDS},
-    };
-    unsigned facts = 0;
-    for (int i = 0; i < HZP_COUNT(fact); i++)
-        facts |= fact[i].is ? fact[i].fact : 0;
-    return facts;
+    return 0 FACTS(OR_BIT);
 }
 
 const struct hzp_exclusion *hzp_exclusion(int i)

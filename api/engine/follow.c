@@ -196,17 +196,13 @@ static int fill_slice(void *ctx, struct hzp_version *draft, struct hzp_err_text 
 
 static int create(struct hzp_assembly *a, struct hzp_member_config *config, struct hzp_member **ret)
 {
-    struct hzp_plan products;
-    int r = HZP_OK;
+    HZP_ENDED(hzp_plan_fini) struct hzp_plan products;
     hzp_plan_init(&products);
     if (a->by_step && hzp_device_has_graphs(a->dev)) {
-        r = hzp_learner_products(hzp_learner_by_step_learner(a->by_step), &products);
+        HZP_TRY(hzp_learner_products(hzp_learner_by_step_learner(a->by_step), &products));
         config->products = &products;
     }
-    if (r == HZP_OK)
-        r = hzp_member_create(config, ret);
-    hzp_plan_fini(&products);
-    return r;
+    return hzp_member_create(config, ret);
 }
 
 /* The first rank of a group that learns beside rank 0's: its loop has steps of training only, of

@@ -62,16 +62,15 @@ int hzp_group_compare(struct hzp_link *link, const struct hzp_group_number *numb
     HZP_ASSERT(count <= HZP_GROUP_NUMBERS_MAX);
     for (int i = 0; i < count; i++)
         own[i] = number[i].value;
-    int64_t *all = hzp_xcalloc((size_t)ranks * (size_t)count, sizeof(*all));
-    int r = gather(link, own, count, all, reterr);
-    for (int k = count; r == HZP_OK && k < ranks * count; k++)
+    HZP_FREED int64_t *all = hzp_xcalloc((size_t)ranks * (size_t)count, sizeof(*all));
+    HZP_TRY(gather(link, own, count, all, reterr));
+    for (int k = count; k < ranks * count; k++)
         if (all[k] != all[k % count])
-            r = hzp_fail(reterr, HZP_EINVAL,
-                         "rank %d has %s %" PRId64 ", rank 0 has %" PRId64
-                         ": ranks that compute each step together need the same",
-                         k / count, number[k % count].name, all[k], all[k % count]);
-    free(all);
-    return r;
+            return hzp_fail(reterr, HZP_EINVAL,
+                            "rank %d has %s %" PRId64 ", rank 0 has %" PRId64
+                            ": ranks that compute each step together need the same",
+                            k / count, number[k % count].name, all[k], all[k % count]);
+    return HZP_OK;
 }
 
 int hzp_group_agree_learning(struct hzp_link *link, bool learns, struct hzp_err_text *reterr)
@@ -87,23 +86,22 @@ int hzp_group_compare_word(struct hzp_link *link, const char *name, const char *
     int ranks = hzp_link_ranks(link);
     int64_t own[WORDS] = {0};
     snprintf((char *)own, sizeof(own), "%s", word);
-    int64_t *all = hzp_xcalloc((size_t)ranks * WORDS, sizeof(*all));
-    int r = gather(link, own, WORDS, all, reterr);
-    for (int k = 1; r == HZP_OK && k < ranks; k++)
+    HZP_FREED int64_t *all = hzp_xcalloc((size_t)ranks * WORDS, sizeof(*all));
+    HZP_TRY(gather(link, own, WORDS, all, reterr));
+    for (int k = 1; k < ranks; k++)
         if (memcmp(&all[k * WORDS], all, sizeof(own)) != 0)
-            r = hzp_fail(reterr, HZP_EINVAL,
-                         "rank %d has %s %.15s, rank 0 has %.15s: ranks that compute each step "
-                         "together need the same",
-                         k, name, (const char *)&all[k * WORDS], (const char *)all);
-    free(all);
-    return r;
+            return hzp_fail(reterr, HZP_EINVAL,
+                            "rank %d has %s %.15s, rank 0 has %.15s: ranks that compute each step "
+                            "together need the same",
+                            k, name, (const char *)&all[k * WORDS], (const char *)all);
+    return HZP_OK;
 }
 
 int hzp_group_differs(struct hzp_link *link, int64_t value, int *ret_rank, int64_t ret_value[2],
                       struct hzp_err_text *reterr)
 {
     int ranks = hzp_link_ranks(link);
-    int64_t *all = hzp_xcalloc((size_t)ranks, sizeof(*all));
+    HZP_FREED int64_t *all = hzp_xcalloc((size_t)ranks, sizeof(*all));
     int r = gather(link, &value, 1, all, reterr);
     *ret_rank = 0;
     for (int k = 1; r == HZP_OK && k < ranks && !*ret_rank; k++)
@@ -111,17 +109,15 @@ int hzp_group_differs(struct hzp_link *link, int64_t value, int *ret_rank, int64
             *ret_rank = k;
     ret_value[0] = all[0];
     ret_value[1] = all[*ret_rank];
-    free(all);
     return r;
 }
 
 int hzp_group_least(struct hzp_link *link, int64_t *value, struct hzp_err_text *reterr)
 {
     int ranks = hzp_link_ranks(link);
-    int64_t *all = hzp_xcalloc((size_t)ranks, sizeof(*all));
-    int r = gather(link, value, 1, all, reterr);
-    for (int k = 0; r == HZP_OK && k < ranks; k++)
+    HZP_FREED int64_t *all = hzp_xcalloc((size_t)ranks, sizeof(*all));
+    HZP_TRY(gather(link, value, 1, all, reterr));
+    for (int k = 0; k < ranks; k++)
         *value = HZP_MIN(*value, all[k]);
-    free(all);
-    return r;
+    return HZP_OK;
 }

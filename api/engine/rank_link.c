@@ -77,12 +77,11 @@ int hzp_rank_device(struct hzp_link *host, const struct hzp_device_settings *set
     if (joins)
         return HZP_OK;
     HZP_TRY(hzp_launch_environment(&launch, reterr));
-    struct identity *all = identities(host);
+    HZP_FREED struct identity *all = identities(host);
     int r = exchange(host, all, reterr);
     int local = launch.local_rank >= 0 ? launch.local_rank : count_local(all, rank, rank);
     if (r >= 0 && any && streams && streams->device_count(&gpus) == 0)
         r = choose(local, count_local(all, hzp_link_ranks(host), rank), gpus, ret_ordinal, reterr);
-    free(all);
     return r;
 }
 
@@ -148,15 +147,13 @@ int hzp_rank_link_open(struct hzp_link *host, struct hzp_device *dev,
                               "a rank on a GPU cannot join a server that runs already: start all "
                               "ranks again")
                    : HZP_OK;
-    struct identity *all = identities(host), *mine = &all[hzp_link_rank(host)];
+    HZP_FREED struct identity *all = identities(host);
+    struct identity *mine = &all[hzp_link_rank(host)];
     snprintf(mine->backend, sizeof(mine->backend), "%s", backend);
     if (gpu && streams)
         streams->device_name(mine->gpu, sizeof(mine->gpu));
-    int r = exchange(host, all, reterr);
-    if (r >= 0)
-        r = check_devices(all, hzp_link_ranks(host), reterr);
-    free(all);
-    HZP_TRY(r);
+    HZP_TRY(exchange(host, all, reterr));
+    HZP_TRY(check_devices(all, hzp_link_ranks(host), reterr));
     if (!gpu && settings->link == HZP_RANKS_NCCL)
         return hzp_wrong(reterr, "--link",
                          "nccl moves the memory of GPUs, this rank computes on %s", backend);

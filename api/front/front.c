@@ -224,7 +224,7 @@ static bool hand_over(struct hzp_front *f, struct hzp_request *const *rq, int32_
     struct hzp_weights_stats w;
     hzp_weights_read_stats(f->parts.weights, &w);
     bool fits = fit(rq, count, &w);
-    hzp_lock_take(&f->lock);
+    HZP_LOCKED(&f->lock);
     bool room = !f->stopping && f->count < (1 << (INDEX_BITS - 1));
     int chosen = room && fits ? choose(f, rq[0], count) : 0;
     int rank = HZP_MAX(chosen, 0);
@@ -238,7 +238,6 @@ static bool hand_over(struct hzp_front *f, struct hzp_request *const *rq, int32_
         atomic_store(&rq[i]->state, HZP_REQUEST_WAITING);
         give(f, take(f, rq[i]), rank, least);
     }
-    hzp_lock_release(&f->lock);
     return rank > 0;
 }
 
@@ -436,14 +435,13 @@ int hzp_front_rank(struct hzp_front *f, int rank, struct hzp_front_rank *ret)
     if (rank < 0 || rank >= f->ranks)
         return HZP_ENOENT;
     hzp_weights_read_stats(f->parts.weights, &w);
-    hzp_lock_take(&f->lock);
+    HZP_LOCKED(&f->lock);
     look_at_own(f);
     const struct hzp_place *at = &f->place[rank];
     uint64_t now = hzp_now_ns();
     *ret = at->is;
     ret->silent_s = rank && now > at->heard_ns ? (double)(now - at->heard_ns) * 1e-9 : 0;
     ret->staleness = ret->up ? hzp_front_trails(f, at, w.finished_optimizer_step) : 0;
-    hzp_lock_release(&f->lock);
     return HZP_OK;
 }
 

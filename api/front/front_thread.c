@@ -53,10 +53,9 @@ static void read_all(struct hzp_front *f)
     const char *data;
     size_t bytes;
     while (hzp_pipe_receive(f->pipe, &peer, &data, &bytes)) {
-        hzp_lock_take(&f->lock);
+        HZP_LOCKED(&f->lock);
         hzp_front_handle(f, &peer, data, bytes);
         hzp_front_tell(f);
-        hzp_lock_release(&f->lock);
     }
 }
 
@@ -119,7 +118,7 @@ static void fail_all(struct hzp_front *f)
 bool hzp_front_turn(struct hzp_front *f)
 {
     read_all(f);
-    hzp_lock_take(&f->lock);
+    HZP_LOCKED(&f->lock);
     watch(f);
     beat(f, false);
     if (f->hurry)
@@ -129,7 +128,6 @@ bool hzp_front_turn(struct hzp_front *f)
     send_requests(f);
     hzp_front_tell(f);
     bool closing = f->closing;
-    hzp_lock_release(&f->lock);
     return !closing;
 }
 

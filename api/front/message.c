@@ -327,16 +327,15 @@ int hzp_request_read(const char *data, size_t bytes, const struct hzp_message_li
     r.bad |= told && drawn;
     if (r.bad || !holds(&r, (int64_t)prompt_count + drawn, sizeof(int32_t)))
         return hzp_fail(reterr, HZP_EFORMAT, "a request with impossible sizes");
-    int32_t *prompt = hzp_xmalloc((size_t)prompt_count * sizeof(*prompt));
+    HZP_FREED int32_t *prompt = hzp_xmalloc((size_t)prompt_count * sizeof(*prompt));
     get_tokens(&r, prompt_count, limits->vocab, prompt);
     int result = hzp_request_create(prompt, prompt_count, max_tokens, tops, told, &rq);
-    free(prompt);
     if (result == HZP_OK && pooling)
         result = hzp_request_pool(rq, (enum hzp_pooling)pooling, limits->width);
-    if (result < 0)
+    if (result < 0) {
         hzp_request_destroy(rq);
-    if (result < 0)
         return hzp_fail(reterr, result, "no memory for this request now");
+    }
     for (int32_t n = 0; n < drawn; n++)
         rq->out[n] =
             (struct hzp_output){.token = get32(&r, 0, limits->vocab - 1), .version = version};

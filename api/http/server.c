@@ -134,7 +134,7 @@ static struct hzp_taught *open_taught(const struct hzp_engine *engine)
     int64_t forgotten = 0;
     int32_t n = 0;
     hzp_fingerprint_shapes(hzp_assembly_whole(&engine->parts), engine->parts.tok, model);
-    struct hzp_session *session = hzp_xcalloc(HZP_SESSIONS_MAX, sizeof(*session));
+    HZP_FREED struct hzp_session *session = hzp_xcalloc(HZP_SESSIONS_MAX, sizeof(*session));
     if (engine->state)
         n = hzp_state_sessions(engine->state, session, HZP_SESSIONS_MAX, &forgotten, &err);
     if (n < 0) { /* each counts as having taught everything */
@@ -146,7 +146,6 @@ static struct hzp_taught *open_taught(const struct hzp_engine *engine)
     struct hzp_taught *taught = hzp_taught_create(model, forgotten);
     for (int32_t i = n - 1; i >= 0; i--) /* the one with the newest example is forgotten last */
         hzp_session_restore(taught, &session[i]);
-    free(session);
     return taught;
 }
 

@@ -2,6 +2,7 @@
 #include "api/learn/audit.h"
 
 #include "base/arena.h"
+#include "base/file.h"
 #include "base/log.h"
 #include "base/thread.h"
 
@@ -133,19 +134,18 @@ void hzp_audit_write(struct hzp_audit *a, const char *key, const char *request, 
         return;
     }
     format_now(time_text, sizeof(time_text));
-    json_t *json = json_pack("{s:s, s:s, s:s, s:s}", "time", time_text, "key", key ? key : "none",
-                             "request", request ? request : "", "action", action);
+    json_auto_t *json =
+        json_pack("{s:s, s:s, s:s, s:s}", "time", time_text, "key", key ? key : "none", "request",
+                  request ? request : "", "action", action);
     if (what)
         json_object_update(json, what);
     json_decref(what);
-    char *text = json ? json_dumps(json, JSON_COMPACT) : NULL;
-    json_decref(json);
+    HZP_FREED char *text = json ? json_dumps(json, JSON_COMPACT) : NULL;
     size_t n = text ? strlen(text) : 0;
-    char *line = hzp_xmalloc(n + 2);
+    HZP_FREED char *line = hzp_xmalloc(n + 2);
     if (n)
         memcpy(line, text, n);
     memcpy(line + n, "\n", 2);
-    free(text);
     hzp_lock_take(&a->lock);
     int r = n ? write_line(a, line, &err) : HZP_OK;
     bool first = r < 0 && !a->failed;
@@ -153,7 +153,6 @@ void hzp_audit_write(struct hzp_audit *a, const char *key, const char *request, 
     hzp_lock_release(&a->lock);
     if (first)
         hzp_log(HZP_LOG_ERROR, "state", "audit: %s", err.text);
-    free(line);
 }
 
 static void copy_field(const json_t *line, const char *field, char *ret, size_t size)
@@ -165,25 +164,21 @@ static void copy_field(const json_t *line, const char *field, char *ret, size_t 
 /* Looks through one file. */
 static bool find_in(const char *path, int64_t number, struct hzp_audit_taught *ret)
 {
-    char *line = NULL;
+    HZP_FREED char *line = NULL;
     size_t room = 0;
     bool found = false;
-    FILE *file = fopen(path, "re");
+    HZP_ENDED(hzp_file_end) FILE *file = fopen(path, "re");
     while (file && getline(&line, &room, file) > 0) {
         const char *first = strstr(line, "\"first\":"), *last = strstr(line, "\"last\":");
         if (!first || !last || !strstr(line, "\"action\":\"teach\"") ||
             strtoll(first + 8, NULL, 10) > number || strtoll(last + 7, NULL, 10) < number)
             continue;
-        json_t *json = json_loads(line, 0, NULL);
+        json_auto_t *json = json_loads(line, 0, NULL);
         found = found || json;
         copy_field(json, "key", ret->key, sizeof(ret->key));
         copy_field(json, "time", ret->time, sizeof(ret->time));
         copy_field(json, "request", ret->request, sizeof(ret->request));
-        json_decref(json);
     }
-    free(line);
-    if (file)
-        fclose(file);
     return found;
 }
 

@@ -161,15 +161,13 @@ uint64_t hzp_checkpoint_newest(const char *parent)
 uint64_t hzp_checkpoint_below(const char *parent, uint64_t below)
 {
     uint64_t newest = 0;
-    DIR *dir = opendir(parent);
+    HZP_ENDED(hzp_dir_end) DIR *dir = opendir(parent);
     for (struct dirent *entry; dir && (entry = readdir(dir));) {
         bool is_unfinished = false;
         uint64_t number = number_of(entry->d_name, &is_unfinished);
         if (!is_unfinished && number < below)
             newest = HZP_MAX(newest, number);
     }
-    if (dir)
-        closedir(dir);
     return newest;
 }
 
@@ -192,14 +190,12 @@ static int64_t hour_of(const char *path)
 int64_t hzp_checkpoint_bytes(const char *path)
 {
     int64_t sum = 0;
-    DIR *dir = opendir(path);
+    HZP_ENDED(hzp_dir_end) DIR *dir = opendir(path);
     for (struct dirent *entry; dir && (entry = readdir(dir));) {
         struct stat st;
         if (!fstatat(dirfd(dir), entry->d_name, &st, 0) && S_ISREG(st.st_mode))
             sum += (int64_t)st.st_size;
     }
-    if (dir)
-        closedir(dir);
     return sum;
 }
 
@@ -241,11 +237,10 @@ void hzp_checkpoint_prune(const char *parent, const struct hzp_retention *policy
 {
     int64_t n = 0;
     char path[PATH_MAX];
-    DIR *dir = opendir(parent);
+    HZP_ENDED(hzp_dir_end) DIR *dir = opendir(parent);
     if (!dir)
         return;
-    struct hzp_kept_one *old = list(parent, dir, &n);
-    closedir(dir);
+    HZP_FREED struct hzp_kept_one *old = list(parent, dir, &n);
     for (int64_t i = 0; i < n; i++) {
         snprintf(path, sizeof(path), "%s%" PRIu64, prefix, old[i].number);
         for (int32_t k = 0; k < count; k++)
@@ -257,7 +252,6 @@ void hzp_checkpoint_prune(const char *parent, const struct hzp_retention *policy
         if (!old[i].keep)
             remove_whole(parent, path);
     }
-    free(old);
 }
 
 /* --- Copies ----------------------------------------------------------------------------------- */

@@ -101,17 +101,14 @@ static int read_records(struct reader *r, json_t *names,
 {
     HZP_TRY(read_record(r, names));
     while (r->at < r->end) {
-        json_t *values = json_array(), *object = json_object();
-        int result = read_record(r, values);
+        json_auto_t *values = json_array(), *object = json_object();
+        HZP_TRY(read_record(r, values));
         bool empty = json_array_size(values) == 1 && json_array_size(names) > 1 &&
                      !json_string_length(json_array_get(values, 0));
-        if (result >= 0 && !empty)
-            result = make_object(r, names, values, object);
-        if (result >= 0 && !empty)
-            result = found(ctx, r->begin, object);
-        json_decref(values);
-        json_decref(object);
-        HZP_TRY(result);
+        if (empty)
+            continue;
+        HZP_TRY(make_object(r, names, values, object));
+        HZP_TRY(found(ctx, r->begin, object));
     }
     return HZP_OK;
 }
@@ -123,11 +120,10 @@ int hzp_csv_read(const char *text, size_t bytes, char delimiter,
     static const char mark[] = "\xef\xbb\xbf"; /* the byte order mark that spreadsheets write */
     struct reader r = {
         .at = text, .end = text + bytes, .delimiter = delimiter, .line = 1, .reterr = reterr};
-    json_t *names = json_array();
+    json_auto_t *names = json_array();
     if (bytes >= 3 && !memcmp(text, mark, 3))
         r.at += 3;
     int result = read_records(&r, names, found, ctx);
     hzp_textbuf_fini(&r.value);
-    json_decref(names);
     return result;
 }

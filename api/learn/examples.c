@@ -509,9 +509,9 @@ static const char *without_name(const struct hzp_err_text *err)
 /* Messages or ShareGPT's conversations, by the model's chat template. */
 static int parse_messages(struct hzp_parse *p, const json_t *object)
 {
-    struct hzp_learned_texts texts = {0};
+    HZP_ENDED(hzp_learned_texts_fini) struct hzp_learned_texts texts = {0};
     struct hzp_err_text err = {{0}, {0}};
-    json_t *whole = NULL;
+    json_auto_t *whole = NULL;
     int r = hzp_form_messages(object, &whole, &err);
     if (r == HZP_OK)
         r = hzp_learned_texts_add(p->ex->chat, p->ex->tok, whole,
@@ -524,8 +524,6 @@ static int parse_messages(struct hzp_parse *p, const json_t *object)
         r = hzp_parse_bad(p, err.param[0] ? err.param : "messages", "%s", without_name(&err));
     for (size_t i = 0; i < texts.n && r >= 0; i++)
         r = push_learned_text(p, &texts.text[i]);
-    hzp_learned_texts_fini(&texts);
-    json_decref(whole);
     return r;
 }
 

@@ -288,11 +288,9 @@ int hzp_parse_body(struct hzp_parse *p, const char *body, size_t bytes, const ch
     const char *unread = hzp_form_unread(body, bytes);
     if (unread)
         return unread_body(p, unread);
-    struct hzp_splitter split;
+    HZP_ENDED(hzp_splitter_fini) struct hzp_splitter split;
     hzp_splitter_init(&split, content_type, example_bytes_max(p->ex), parse_example, p);
-    int r = feed(p, &split, body, bytes, true);
-    hzp_splitter_fini(&split);
-    return r;
+    return feed(p, &split, body, bytes, true);
 }
 
 /* All but the samples. */

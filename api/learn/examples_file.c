@@ -122,15 +122,13 @@ static int report(const struct hzp_parse *p, const char *path)
 int hzp_examples_load(const struct hzp_examples *ex, const char *path, struct hzp_sample ***ret,
                       int32_t *ret_count, struct hzp_err_text *reterr)
 {
-    char *body;
+    HZP_FREED char *body = NULL;
     size_t size;
     struct hzp_err_text err = {{0}, {0}};
     int r = hzp_file_read(path, UINT64_MAX, &body, &size, reterr);
     HZP_TRY(r);
-    if (!size) {
-        free(body);
+    if (!size)
         return hzp_fail(reterr, HZP_EINVAL, "%s: is empty", path);
-    }
     struct hzp_parse_found found = {0};
     struct hzp_examples loose = *ex;
     loose.split = true;
@@ -143,7 +141,6 @@ int hzp_examples_load(const struct hzp_examples *ex, const char *path, struct hz
     else
         r = hzp_parse_body(&p, body, size, "application/x-ndjson");
     r = hzp_parse_take(&p, r < 0 ? r : judge(&p, &err), ret, ret_count);
-    free(body);
     return r < 0 ? hzp_fail(reterr, r, "%s: %s", path, err.text) : report(&p, path);
 }
 

@@ -117,7 +117,7 @@ static int add_file(const char *path, struct sum *sum, struct hzp_err_text *rete
     struct hzp_safetensors *st;
     struct hzp_err_text hole;
     HZP_TRY(hzp_safetensors_open_holed(path, &st, &hole, reterr));
-    char *block = sum->extent == ALL ? hzp_xmalloc(BLOCK) : NULL;
+    HZP_FREED char *block = sum->extent == ALL ? hzp_xmalloc(BLOCK) : NULL;
     int r = HZP_OK;
     for (int32_t i = 0; i < hzp_safetensors_count(st) && r >= 0; i++) {
         const struct hzp_st_tensor *t = hzp_safetensors_at(st, i);
@@ -126,7 +126,6 @@ static int add_file(const char *path, struct sum *sum, struct hzp_err_text *rete
         sum->sum += hash;
     }
     sum->tensors += hzp_safetensors_count(st);
-    free(block);
     hzp_safetensors_close(st);
     return r;
 }
@@ -142,21 +141,18 @@ static int add_dir(const char *dir, struct sum *sum, char ret[HZP_FINGERPRINT_SI
                    struct hzp_err_text *reterr)
 {
     char path[PATH_MAX];
-    int r = HZP_OK;
-    DIR *files = opendir(dir);
-    for (struct dirent *entry; files && r >= 0 && (entry = readdir(files));) {
+    HZP_ENDED(hzp_dir_end) DIR *files = opendir(dir);
+    for (struct dirent *entry; files && (entry = readdir(files));) {
         if (!is_weights(entry->d_name))
             continue;
         snprintf(path, sizeof(path), "%s/%s", dir, entry->d_name);
-        r = add_file(path, sum, reterr);
+        HZP_TRY(add_file(path, sum, reterr));
     }
-    if (files)
-        closedir(files);
     if (sum->tensors)
         snprintf(ret, HZP_FINGERPRINT_SIZE, "%d tensors %016" PRIx64, sum->tensors, sum->sum);
     else
         snprintf(ret, HZP_FINGERPRINT_SIZE, "none");
-    return r;
+    return HZP_OK;
 }
 
 int hzp_fingerprint_weights(const char *dir, char ret[HZP_FINGERPRINT_SIZE],
@@ -178,7 +174,7 @@ void hzp_fingerprint_files(const char *dir, char ret[HZP_FINGERPRINT_SIZE])
     char path[PATH_MAX];
     uint64_t sum = 0;
     int count = 0;
-    DIR *files = opendir(dir);
+    HZP_ENDED(hzp_dir_end) DIR *files = opendir(dir);
     for (struct dirent *entry; files && (entry = readdir(files));) {
         struct stat st;
         snprintf(path, sizeof(path), "%s/%s", dir, entry->d_name);
@@ -189,15 +185,14 @@ void hzp_fingerprint_files(const char *dir, char ret[HZP_FINGERPRINT_SIZE])
         sum += hzp_fnv(hzp_fnv(HZP_FNV, entry->d_name, strlen(entry->d_name)), at, sizeof(at));
         count++;
     }
-    if (files)
-        closedir(files);
     snprintf(ret, HZP_FINGERPRINT_SIZE, "%d files %016" PRIx64, count, sum);
 }
 
 int hzp_fingerprint_tokenizer(const char *dir, char ret[HZP_FINGERPRINT_SIZE],
                               struct hzp_err_text *reterr)
 {
-    char path[PATH_MAX], *text = NULL;
+    HZP_FREED char *text = NULL;
+    char path[PATH_MAX];
     size_t bytes;
     snprintf(path, sizeof(path), "%s/tokenizer.json", dir);
     snprintf(ret, HZP_FINGERPRINT_SIZE, "none");
@@ -205,6 +200,5 @@ int hzp_fingerprint_tokenizer(const char *dir, char ret[HZP_FINGERPRINT_SIZE],
         return HZP_OK;
     HZP_TRY(hzp_file_read(path, UINT64_MAX, &text, &bytes, reterr));
     snprintf(ret, HZP_FINGERPRINT_SIZE, "%016" PRIx64, hzp_fnv(HZP_FNV, text, bytes));
-    free(text);
     return HZP_OK;
 }

@@ -338,13 +338,11 @@ static int read_messages_pair(const json_t *object, struct hzp_form *ret,
                               struct hzp_err_text *reterr)
 {
     struct talk t = {"messages", "role", "content", reterr, 0};
-    json_t *copy = json_copy((json_t *)object), *messages = json_array();
+    json_auto_t *copy = json_copy((json_t *)object);
+    json_t *messages = json_array();
     json_object_set_new(copy, "messages", messages);
-    int r = pair_messages(object, messages, reterr);
-    if (r == HZP_OK)
-        r = read_talk(&t, copy, ret);
-    json_decref(copy);
-    return r;
+    HZP_TRY(pair_messages(object, messages, reterr));
+    return read_talk(&t, copy, ret);
 }
 
 /* ---- ShareGPT's as messages ---- */
@@ -352,10 +350,10 @@ static int read_messages_pair(const json_t *object, struct hzp_form *ret,
 /* A call, or a list of calls, written as JSON: function_call's value. */
 static int read_calls(const struct talk *t, const json_t *value, json_t *message)
 {
-    json_t *read =
-               hzp_json_load(json_string_value(value), json_string_length(value), 0, NULL, NULL),
-           *list = json_is_array(read) ? json_incref(read) : json_pack("[O]", read), *call,
-           *calls = json_array();
+    json_auto_t *read =
+        hzp_json_load(json_string_value(value), json_string_length(value), 0, NULL, NULL);
+    json_auto_t *list = json_is_array(read) ? json_incref(read) : json_pack("[O]", read);
+    json_t *call, *calls = json_array();
     size_t i;
     bool good = read && json_array_size(list);
     json_array_foreach(list, i, call)
@@ -369,8 +367,6 @@ static int read_calls(const struct talk *t, const json_t *value, json_t *message
     }
     json_object_set_new(message, "tool_calls", calls);
     json_object_set_new(message, "content", json_string(""));
-    json_decref(list);
-    json_decref(read);
     return good ? HZP_OK : bad(t, t->what, "must be a call: JSON with name and arguments");
 }
 
@@ -461,7 +457,7 @@ static int add_tools(const json_t *object, json_t *to, struct hzp_err_text *rete
 
 int hzp_form_messages(const json_t *object, json_t **ret, struct hzp_err_text *reterr)
 {
-    json_t *to = json_copy((json_t *)object), *messages = json_array();
+    json_auto_t *to = json_copy((json_t *)object), *messages = json_array();
     const json_t *system = json_object_get(object, "system");
     bool pair = hzp_form_is_pair(object);
     bool share = !pair && json_object_get(object, "messages") == NULL;
@@ -487,10 +483,7 @@ int hzp_form_messages(const json_t *object, json_t **ret, struct hzp_err_text *r
             json_object_del(to, columns[i]);
     if (r == HZP_OK && (hzp_form_has(object, "tools") || hzp_form_has(object, "functions")))
         r = add_tools(object, to, reterr);
-    json_decref(messages);
-    if (r < 0)
-        json_decref(to);
-    *ret = r < 0 ? NULL : to;
+    *ret = r < 0 ? NULL : json_incref(to);
     return r;
 }
 

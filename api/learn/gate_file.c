@@ -3,6 +3,7 @@
 
 #include "base/arena.h"
 #include "base/decimal.h"
+#include "base/file.h"
 #include "base/json.h"
 
 #include <errno.h>
@@ -69,25 +70,20 @@ static int read_line(struct hzp_gate_file *f, const struct hzp_examples *ex, con
     const char *why;
     int32_t count;
     struct hzp_json_error error;
-    json_t *object = hzp_json_load(line, bytes, HZP_JSON_UNIQUE, NULL, &error);
+    json_auto_t *object = hzp_json_load(line, bytes, HZP_JSON_UNIQUE, NULL, &error);
     if (!object)
         return bad_line(path, number, error.text, reterr);
-    if (!json_is_object(object)) {
-        json_decref(object);
+    if (!json_is_object(object))
         return bad_line(path, number, "must be a JSON object", reterr);
-    }
     int32_t tag = tag_of(f, object, &why);
     json_object_del(object, "tag");
-    char *text = hzp_json_dumps(object, JSON_COMPACT);
-    json_decref(object);
-    int r = tag < 0 ? bad_line(path, number, why, reterr) : HZP_OK;
-    if (r >= 0) {
-        r = hzp_examples_parse(ex, text ? text : "", text ? strlen(text) : 0, "application/json",
+    if (tag < 0)
+        return bad_line(path, number, why, reterr);
+    HZP_FREED char *text = hzp_json_dumps(object, JSON_COMPACT);
+    int r = hzp_examples_parse(ex, text ? text : "", text ? strlen(text) : 0, "application/json",
                                &sample, &count, &err);
-        if (r < 0)
-            bad_line(path, number, err.text, reterr);
-    }
-    free(text);
+    if (r < 0)
+        bad_line(path, number, err.text, reterr);
     HZP_TRY(r);
     add_samples(&group[tag], sample, count);
     free(sample);
@@ -99,24 +95,21 @@ static int read_line(struct hzp_gate_file *f, const struct hzp_examples *ex, con
 static int read_lines(struct hzp_gate_file *f, const struct hzp_examples *ex, const char *path,
                       struct group *group, struct hzp_err_text *reterr)
 {
-    char *line = NULL;
+    HZP_FREED char *line = NULL;
     size_t room = 0;
     ssize_t n;
-    int r = HZP_OK;
-    FILE *file = fopen(path, "r");
+    HZP_ENDED(hzp_file_end) FILE *file = fopen(path, "r");
     if (!file)
         return hzp_fail_param(reterr, errno == ENOENT ? HZP_EINVAL : HZP_EIO, "--gate",
                               "--gate %s: %s", path, strerror(errno));
-    for (int64_t number = 1; r >= 0 && (n = getline(&line, &room, file)) >= 0; number++)
+    for (int64_t number = 1; (n = getline(&line, &room, file)) >= 0; number++)
         if (strspn(line, " \t\r\n") < (size_t)n)
-            r = read_line(f, ex, path, number, line, (size_t)n, group, reterr);
-    if (r >= 0 && ferror(file))
-        r = hzp_fail(reterr, HZP_EIO, "%s: cannot be read", path);
-    fclose(file);
-    free(line);
-    if (r >= 0 && !f->gate.count)
-        r = hzp_fail_param(reterr, HZP_EINVAL, "--gate", "%s: no examples", path);
-    return r;
+            HZP_TRY(read_line(f, ex, path, number, line, (size_t)n, group, reterr));
+    if (ferror(file))
+        return hzp_fail(reterr, HZP_EIO, "%s: cannot be read", path);
+    if (!f->gate.count)
+        return hzp_fail_param(reterr, HZP_EINVAL, "--gate", "%s: no examples", path);
+    return HZP_OK;
 }
 
 /* One bound: "0.02" or "tag=0.02". */

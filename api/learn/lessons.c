@@ -126,19 +126,16 @@ static int put_json(struct hzp_state *s, const char *kind, int64_t first, const 
 {
     char name[64];
     snprintf(name, sizeof(name), "%s%" PRId64, kind, first);
-    char *text = json_dumps(json, JSON_COMPACT);
-    int r = text && strlen(text) < EFFECT_BYTES
-                ? hzp_sample_log_set_note(s->log, name, text, reterr)
-                : hzp_fail(reterr, HZP_ENOMEM, "no memory");
-    free(text);
-    return r;
+    HZP_FREED char *text = json_dumps(json, JSON_COMPACT);
+    return text && strlen(text) < EFFECT_BYTES ? hzp_sample_log_set_note(s->log, name, text, reterr)
+                                               : hzp_fail(reterr, HZP_ENOMEM, "no memory");
 }
 
 void hzp_state_put_effect(struct hzp_state *s, int64_t first, const json_t *effect,
                           const char *const *text, int texts)
 {
     struct hzp_err_text err = {.text = ""};
-    json_t *figures = json_copy((json_t *)effect), *parts = json_object();
+    json_auto_t *figures = json_copy((json_t *)effect), *parts = json_object();
     for (int i = 0; i < texts; i++) {
         json_object_set(parts, text[i], json_object_get(effect, text[i]));
         json_object_del(figures, text[i]);
@@ -148,8 +145,6 @@ void hzp_state_put_effect(struct hzp_state *s, int64_t first, const json_t *effe
         r = put_json(s, texts_name, first, parts, &err);
     if (r < 0)
         hzp_log(HZP_LOG_WARN, "state", "the effect of a lesson is not kept: %s", err.text);
-    json_decref(figures);
-    json_decref(parts);
 }
 
 static json_t *read_json(struct hzp_state *s, const char *kind, int64_t first)
@@ -165,10 +160,9 @@ static json_t *read_json(struct hzp_state *s, const char *kind, int64_t first)
 json_t *hzp_state_effect(struct hzp_state *s, int64_t first)
 {
     json_t *ret = read_json(s, figures_name, first);
-    json_t *parts = ret ? read_json(s, texts_name, first) : NULL;
+    json_auto_t *parts = ret ? read_json(s, texts_name, first) : NULL;
     if (parts)
         json_object_update(ret, parts);
-    json_decref(parts);
     return ret;
 }
 
@@ -176,12 +170,11 @@ json_t *hzp_state_effect(struct hzp_state *s, int64_t first)
 
 void hzp_state_note_rejection(struct hzp_state *s, int64_t first, int64_t last, const char *why)
 {
-    hzp_lock_take(&s->lock);
+    HZP_LOCKED(&s->lock);
     uint64_t at = s->rejections++ % HZP_STATE_REJECTIONS;
     s->rejection[at].first = first;
     s->rejection[at].last = last;
     snprintf(s->rejection[at].why, sizeof(s->rejection[at].why), "%s", why);
-    hzp_lock_release(&s->lock);
 }
 
 void hzp_state_log_reasons(struct hzp_state *s)

@@ -150,11 +150,10 @@ int hzp_manifest_make(const char *dir, const struct hzp_layout *layout, enum hzp
     hzp_fingerprint_shapes(layout, NULL, m.shapes);
     HZP_TRY(hzp_fingerprint_tokenizer(dir, m.tokenizer, reterr));
     m.unit = hzp_xcalloc((size_t)m.units + 1, sizeof(*m.unit));
-    char *buffer = hzp_xmalloc(HZP_TRANSFER_PIECE);
+    HZP_FREED char *buffer = hzp_xmalloc(HZP_TRANSFER_PIECE);
     int r = add_files(&m, dir, buffer, reterr);
     if (r >= 0)
         r = add_units(&m, dir, layout, buffer, stop, reterr);
-    free(buffer);
     if (r < 0)
         hzp_manifest_fini(&m);
     else

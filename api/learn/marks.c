@@ -13,12 +13,10 @@ int hzp_state_read_marks(struct hzp_state *s, struct hzp_err_text *reterr)
     for (int32_t i = 0; i < n; i++) /* the queue has those of this run */
         if (mark[i].kind != HZP_MARK_REJECTED || mark[i].version < s->resume.next_version_id)
             mark[kept++] = mark[i];
-    hzp_lock_take(&s->lock);
-    struct hzp_mark *old = s->mark;
+    HZP_LOCKED(&s->lock);
+    HZP_FREED struct hzp_mark *old = s->mark;
     s->mark = mark;
     s->marks = kept;
-    hzp_lock_release(&s->lock);
-    free(old);
     return HZP_OK;
 }
 
@@ -46,10 +44,9 @@ int32_t hzp_state_marked(struct hzp_state *s, enum hzp_mark_kind kind, int64_t f
 static bool is_marked(struct hzp_state *s, int64_t number)
 {
     bool found = false;
-    hzp_lock_take(&s->lock);
+    HZP_LOCKED(&s->lock);
     for (int32_t i = 0; i < s->marks && s->mark[i].first <= number && !found; i++)
         found = number <= s->mark[i].last;
-    hzp_lock_release(&s->lock);
     return found;
 }
 

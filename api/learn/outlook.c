@@ -34,7 +34,7 @@ bool hzp_outlook_read(struct hzp_trainer *trainer, struct hzp_sample_queue *queu
     struct hzp_trainer_stats t;
     struct hzp_sample_queue_stats q;
     *ret = (struct hzp_outlook){.seconds = INFINITY};
-    struct hzp_split_report *report = malloc(sizeof(*report)); /* large */
+    HZP_FREED struct hzp_split_report *report = malloc(sizeof(*report)); /* large */
     if (!report)
         return false;
     hzp_split_read(hzp_loop_split(loop), hzp_now_ns(), report);
@@ -56,6 +56,5 @@ bool hzp_outlook_read(struct hzp_trainer *trainer, struct hzp_sample_queue *queu
                        : t.waiting_for_swap ? hzp_outlook_reason(STALENESS)
                                             : limit_of(report);
     }
-    free(report);
     return true;
 }

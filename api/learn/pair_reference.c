@@ -46,7 +46,7 @@ static int refer(struct hzp_scheduler *scheduler, struct hzp_loop *loop, struct 
 int hzp_pairs_refer(struct hzp_scheduler *scheduler, struct hzp_loop *loop,
                     struct hzp_sample *const *sample, int32_t count, struct hzp_err_text *reterr)
 {
-    struct hzp_wake wake;
+    HZP_ENDED(hzp_wake_fini) struct hzp_wake wake;
     int r = HZP_OK;
     hzp_wake_init(&wake);
     for (int32_t i = 0; i < count && r >= 0; i++) {
@@ -55,6 +55,5 @@ int hzp_pairs_refer(struct hzp_scheduler *scheduler, struct hzp_loop *loop,
         for (int h = 0; h < 2 && s->how && first < s->count && r >= 0; h += r)
             r = refer(scheduler, loop, &wake, s, from[h], to[h], reterr);
     }
-    hzp_wake_fini(&wake);
     return HZP_MIN(r, HZP_OK);
 }

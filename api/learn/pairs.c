@@ -24,7 +24,7 @@ struct hzp_sample *hzp_sample_join(const struct hzp_sample *const half[2],
                                    const struct hzp_row_loss *loss)
 {
     int32_t n = half[0]->count + half[1]->count + 1, at = 0;
-    int32_t *token = calloc((size_t)n, 2 * sizeof(*token) + sizeof(*loss) + 1);
+    HZP_FREED int32_t *token = calloc((size_t)n, 2 * sizeof(*token) + sizeof(*loss) + 1);
     if (!token)
         return NULL;
     float *weight = (float *)(token + n);
@@ -42,9 +42,7 @@ struct hzp_sample *hzp_sample_join(const struct hzp_sample *const half[2],
         if (!i)
             token[at++] = HZP_PAIR_CUT;
     }
-    struct hzp_sample *ret = hzp_sample_create_losses(token, learn, weight, how, n);
-    free(token);
-    return ret;
+    return hzp_sample_create_losses(token, learn, weight, how, n);
 }
 
 /* What is posted is read whole: a pair of one form has no field of another.  Files may have it. */

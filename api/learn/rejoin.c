@@ -37,12 +37,11 @@ int hzp_state_rejoin(struct hzp_state *s, hzp_state_giver *give, void *ctx,
     hzp_wake_poke(&s->wake);
     while (!ended) {
         hzp_wake_wait(&s->rejoin_ended, UINT64_MAX);
-        hzp_lock_take(&s->lock);
+        HZP_LOCKED(&s->lock);
         ended = s->rejoin.ended;
         r = s->rejoin.result;
         if (ended && r < 0 && reterr)
             *reterr = s->rejoin.why;
-        hzp_lock_release(&s->lock);
     }
     return r;
 }

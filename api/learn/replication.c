@@ -32,13 +32,12 @@ static int find_dir(struct hzp_state *s, uint64_t id, char ret[PATH_MAX],
 static bool find_manifest(struct hzp_state *s, uint64_t id, struct hzp_manifest *ret)
 {
     bool found = false;
-    hzp_lock_take(&s->lock);
+    HZP_LOCKED(&s->lock);
     for (int i = 0; i < HZP_STATE_MANIFESTS && !found; i++) {
         found = s->manifest[i].unit && s->manifest[i].version == id;
         if (found)
             hzp_manifest_copy(ret, &s->manifest[i]);
     }
-    hzp_lock_release(&s->lock);
     return found;
 }
 
@@ -56,11 +55,10 @@ int hzp_state_manifest(struct hzp_state *s, uint64_t id, struct hzp_manifest *re
                               &s->stopping, ret, reterr);
     if (r >= 0) {
         ret->version = id;
-        hzp_lock_take(&s->lock);
+        HZP_LOCKED(&s->lock);
         struct hzp_manifest *place = &s->manifest[s->manifests++ % HZP_STATE_MANIFESTS];
         hzp_manifest_fini(place);
         hzp_manifest_copy(place, ret);
-        hzp_lock_release(&s->lock);
     }
     atomic_store(&s->manifest_busy, false);
     return r;
@@ -125,8 +123,8 @@ int hzp_state_replica(struct hzp_state *s, struct hzp_replica *ret, struct hzp_e
 int hzp_state_upload_begin(struct hzp_state *s, const struct hzp_manifest *m,
                            struct hzp_err_text *reterr)
 {
-    struct hzp_logged_checkpoint *kept = NULL;
-    struct hzp_manifest have = {.units = 0};
+    HZP_FREED struct hzp_logged_checkpoint *kept = NULL;
+    HZP_ENDED(hzp_manifest_fini) struct hzp_manifest have = {.units = 0};
     char dir[PATH_MAX] = "";
     HZP_TRY(check_state(s, reterr));
     if (hzp_trainer_whole_layout(s->trainer))
@@ -134,18 +132,14 @@ int hzp_state_upload_begin(struct hzp_state *s, const struct hzp_manifest *m,
     HZP_TRY(hzp_manifest_agrees(m, s->config.layout, hzp_weights_type(s->model->weights),
                                 s->tokenizer, reterr));
     int32_t n = hzp_state_kept(s, &kept, reterr);
-    int r = HZP_MIN(n, 0);
+    HZP_TRY(n);
     if (n > 0) {
-        r = hzp_state_manifest(s, kept[0].id, &have, reterr);
-        if (r != HZP_EBUSY)
-            r = HZP_OK; /* it is damaged, or was removed meanwhile: all units are sent */
+        /* Where it is damaged, or was removed meanwhile, all units are sent. */
+        if (hzp_state_manifest(s, kept[0].id, &have, reterr) == HZP_EBUSY)
+            return HZP_EBUSY;
         snprintf(dir, sizeof(dir), "%s/%s", s->dir, kept[0].name);
     }
-    free(kept);
-    if (r >= 0)
-        r = hzp_upload_begin(s->upload, m, have.unit ? &have : NULL, dir, reterr);
-    hzp_manifest_fini(&have);
-    return r;
+    return hzp_upload_begin(s->upload, m, have.unit ? &have : NULL, dir, reterr);
 }
 
 int hzp_state_upload_received(struct hzp_state *s, uint64_t checksum, uint64_t *ret,

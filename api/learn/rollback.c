@@ -143,7 +143,7 @@ static int check_deleted(struct rollback *r, const struct hzp_version_record *re
     struct hzp_logged_checkpoint none[1];
     hzp_lock_take(&s->lock);
     int32_t marks = s->marks;
-    struct hzp_mark *mark = hzp_xcalloc((size_t)marks + 1, sizeof(*mark));
+    HZP_FREED struct hzp_mark *mark = hzp_xcalloc((size_t)marks + 1, sizeof(*mark));
     if (marks)
         memcpy(mark, s->mark, (size_t)marks * sizeof(*mark));
     hzp_lock_release(&s->lock);
@@ -159,7 +159,6 @@ static int check_deleted(struct rollback *r, const struct hzp_version_record *re
                          "version %" PRIu64 " learned from example %" PRId64 ", which was deleted",
                          record->id, mark[i].first);
     }
-    free(mark);
     return code;
 }
 
@@ -266,7 +265,7 @@ static int read_backlog(struct rollback *r, struct hzp_sample ***ret, int32_t *r
 static int requeue(struct rollback *r)
 {
     struct hzp_state *s = r->s;
-    struct hzp_sample **all = NULL;
+    HZP_FREED struct hzp_sample **all = NULL;
     int32_t count = 0;
     hzp_lock_take(&s->examples.lock);
     int code = read_backlog(r, &all, &count);
@@ -285,7 +284,6 @@ static int requeue(struct rollback *r)
     hzp_lock_release(&s->examples.lock);
     for (int32_t i = 0; i < count && code < 0; i++)
         hzp_sample_destroy(all[i]);
-    free(all);
     return code;
 }
 
@@ -471,13 +469,12 @@ static bool is_kept(struct hzp_state *s, const struct hzp_logged_checkpoint *c)
 int hzp_state_newest_whole(struct hzp_state *s, struct hzp_logged_checkpoint *ret,
                            struct hzp_err_text *reterr)
 {
-    struct hzp_logged_checkpoint *kept = NULL;
+    HZP_FREED struct hzp_logged_checkpoint *kept = NULL;
     int32_t n = hzp_state_kept(s, &kept, reterr);
     ret->id = 0;
     for (int32_t i = 0; i < n && !ret->id; i++)
         if (is_kept(s, &kept[i]))
             *ret = kept[i];
-    free(kept);
     return HZP_MIN(n, 0);
 }
 
@@ -544,7 +541,7 @@ static int find_before(struct hzp_state *s, const struct hzp_version_job *job, u
                        struct hzp_err_text *reterr)
 {
     struct hzp_weights_stats stats;
-    struct hzp_logged_checkpoint *c = NULL;
+    HZP_FREED struct hzp_logged_checkpoint *c = NULL;
     uint64_t learned = 0, root = 0;
     int32_t n, room = CANDIDATES;
     hzp_weights_read_stats(s->model->weights, &stats);
@@ -559,7 +556,6 @@ static int find_before(struct hzp_state *s, const struct hzp_version_job *job, u
     for (int32_t i = 0; i < n && learned && !*ret; i++)
         if (is_kept(s, &c[i]))
             *ret = c[i].id;
-    free(c);
     HZP_TRY(n);
     if (learned && !*ret && root < learned && hzp_state_is_original(s, root))
         *ret = root;

@@ -50,12 +50,13 @@ static bool counts(struct hzp_state *s, int64_t number)
 static void tell(struct hzp_state *s, const struct hzp_sample *sample, int32_t prompt,
                  int64_t earlier, json_t *ret)
 {
-    struct hzp_textbuf text = {NULL, 0, 0};
+    HZP_ENDED(hzp_textbuf_fini) struct hzp_textbuf text = {NULL, 0, 0};
     int32_t from = HZP_MAX(prompt - SHOWN_TOKENS, 0);
     if (json_array_size(ret) < TOLD && s->config.tok &&
         hzp_tokenizer_decode(s->config.tok, sample->token + from, (size_t)(prompt - from), true,
                              &text) >= 0) {
-        json_t *shown = hzp_text_json(text.data, text.bytes); /* it may begin within a character */
+        json_auto_t *shown =
+            hzp_text_json(text.data, text.bytes); /* it may begin within a character */
         json_array_append_new(
             ret,
             json_pack("{s:I, s:I, s:o}", "example", (json_int_t)sample->sequence_number, "earlier",
@@ -63,9 +64,7 @@ static void tell(struct hzp_state *s, const struct hzp_sample *sample, int32_t p
                       json_sprintf("example %" PRId64 " gives another answer than example "
                                    "%" PRId64 " to \"%s\"",
                                    sample->sequence_number, earlier, json_string_value(shown))));
-        json_decref(shown);
     }
-    hzp_textbuf_fini(&text);
 }
 
 /* Enters the sample's last answer.  A text that is learned whole answers nothing. */
@@ -94,7 +93,7 @@ json_t *hzp_state_contradictions(struct hzp_state *s, int64_t first, int64_t las
     struct hzp_sample *sample[PIECE];
     struct hzp_said *said = s->said;
     json_t *ret = json_array();
-    hzp_lock_take(&said->lock);
+    HZP_LOCKED(&said->lock);
     for (int64_t at = HZP_MAX(said->through + 1, last - PLACES + 1); at <= last; at += PIECE) {
         int32_t n = hzp_sample_log_read_range(s->log, at, HZP_MIN(at + PIECE - 1, last), PIECE,
                                               sample, NULL);
@@ -105,6 +104,5 @@ json_t *hzp_state_contradictions(struct hzp_state *s, int64_t first, int64_t las
         }
     }
     said->through = HZP_MAX(said->through, last);
-    hzp_lock_release(&said->lock);
     return ret;
 }

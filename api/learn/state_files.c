@@ -227,9 +227,8 @@ static void checkpoint_frozen(struct hzp_state *s, const struct hzp_version *v)
     else
         write_checkpoint(s, v);
     hzp_state_release(s, hzp_trainer_thaw);
-    hzp_lock_take(&s->lock);
+    HZP_LOCKED(&s->lock);
     s->stats.checkpoint_pause_seconds = (double)(hzp_now_ns() - begin) * 1e-9;
-    hzp_lock_release(&s->lock);
 }
 
 /* A checkpoint is due while the one before is being written. */
@@ -315,9 +314,8 @@ static uint64_t watch_learning(struct hzp_state *s)
                 "training starves: %d examples wait, the oldest for %.0f s, nothing was learned "
                 "for %.0f s; held back by: %s (--train-share min guarantees training a share)",
                 queue.samples, outlook.oldest_seconds, limit, outlook.held_by);
-        hzp_lock_take(&s->lock);
+        HZP_LOCKED(&s->lock);
         s->stats.starved++;
-        hzp_lock_release(&s->lock);
     }
     s->starves = starves;
     return (uint64_t)(limit / LOOKS * 1e9);
@@ -539,7 +537,7 @@ static void make_copy(struct hzp_state *s)
 static void restore_history(struct hzp_state *s)
 {
     struct hzp_err_text text;
-    struct hzp_version_record *record = malloc(RECORDS_MAX * sizeof(*record));
+    HZP_FREED struct hzp_version_record *record = malloc(RECORDS_MAX * sizeof(*record));
     int32_t n = HZP_ENOMEM;
     hzp_fail(&text, n, "not enough memory");
     if (record)
@@ -549,7 +547,6 @@ static void restore_history(struct hzp_state *s)
         hzp_log(HZP_LOG_WARN, "state", "versions of earlier runs are not listed: %s", text.text);
     else
         hzp_weights_set_history(s->model->weights, record, n);
-    free(record);
 }
 
 void hzp_state_copy_checkpoints(struct hzp_state *s)

@@ -31,12 +31,12 @@ struct tool {
 static int verify(const char *dir, int64_t *ret_learned_through, struct hzp_err_text *reterr)
 {
     struct hzp_model_config config;
-    struct hzp_layout layout;
+    HZP_ENDED(hzp_layout_free) struct hzp_layout layout = {0};
     struct hzp_units units = {0};
     uint64_t sum;
     HZP_TRY(hzp_config_read(dir, &config, reterr));
     hzp_layout_make(&config, &layout);
-    void *memory = malloc(hzp_units_bytes(&layout, config.disk_type));
+    HZP_FREED void *memory = malloc(hzp_units_bytes(&layout, config.disk_type));
     int r = memory ? HZP_OK : hzp_fail(reterr, HZP_ENOMEM, "%s: out of memory", dir);
     if (r >= 0) {
         hzp_units_init(&units, &layout, config.disk_type, memory);
@@ -46,8 +46,6 @@ static int verify(const char *dir, int64_t *ret_learned_through, struct hzp_err_
         r = hzp_trainer_verify(dir, &layout, sum, ret_learned_through, reterr);
     if (units.layout)
         hzp_units_free(&units);
-    free(memory);
-    hzp_layout_free(&layout);
     return r;
 }
 
@@ -100,26 +98,25 @@ static int one_logged(struct tool *t, const struct hzp_logged_checkpoint *c, boo
 
 static int checkpoints(struct tool *t, struct hzp_err_text *reterr)
 {
-    bool *left = calloc((size_t)t->count + 1, sizeof(*left)), any = false, whole = false;
-    int r = left ? HZP_OK : HZP_ENOMEM;
-    for (int32_t i = 0; i < t->count && r >= 0; i++) {
-        r = one_logged(t, &t->logged[i], any, &whole, &left[i], reterr);
-        any |= r >= 0 && whole;
+    HZP_FREED bool *left = calloc((size_t)t->count + 1, sizeof(*left));
+    bool any = false, whole = false;
+    if (!left)
+        return HZP_ENOMEM;
+    for (int32_t i = 0; i < t->count; i++) {
+        HZP_TRY(one_logged(t, &t->logged[i], any, &whole, &left[i], reterr));
+        any |= whole;
     }
-    if (r >= 0 && t->action == HZP_STATE_REPAIR && t->count > 0 && !any)
+    if (t->action == HZP_STATE_REPAIR && t->count > 0 && !any)
         fprintf(t->out, "no checkpoint is whole: none is renamed\n");
-    for (int32_t i = 0; i < t->count && r >= 0 && any && t->action == HZP_STATE_REPAIR; i++) {
+    for (int32_t i = 0; i < t->count && any && t->action == HZP_STATE_REPAIR; i++) {
         if (left[i])
             continue;
-        r = hzp_checkpoint_set_aside(t->dir, t->logged[i].name, reterr);
-        if (r >= 0)
-            r = hzp_sample_log_forget_checkpoint(t->log, t->logged[i].id, reterr);
-        if (r >= 0)
-            fprintf(t->out, "%s: renamed to %s.damaged\n", t->logged[i].name, t->logged[i].name);
-        t->damaged -= r >= 0;
+        HZP_TRY(hzp_checkpoint_set_aside(t->dir, t->logged[i].name, reterr));
+        HZP_TRY(hzp_sample_log_forget_checkpoint(t->log, t->logged[i].id, reterr));
+        fprintf(t->out, "%s: renamed to %s.damaged\n", t->logged[i].name, t->logged[i].name);
+        t->damaged--;
     }
-    free(left);
-    return r;
+    return HZP_OK;
 }
 
 /* Directories that the log does not name; they are left as they are. */

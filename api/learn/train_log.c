@@ -2,6 +2,7 @@
 #include "api/learn/train_log.h"
 
 #include "base/arena.h"
+#include "base/file.h"
 #include "base/json.h"
 #include "base/thread.h"
 
@@ -45,10 +46,10 @@ static void note_eval(struct hzp_train_best *best, int64_t step, double loss)
 /* Copies the lines of steps up to `step`; false: a read or write failed. */
 static bool copy_lines(FILE *from, FILE *to, int64_t step, struct hzp_train_best *best)
 {
-    char *line = NULL;
+    HZP_FREED char *line = NULL;
     size_t room = 0;
     while (getline(&line, &room, from) > 0) {
-        json_t *object = hzp_json_load(line, strlen(line), HZP_JSON_PYTHON, NULL, NULL);
+        json_auto_t *object = hzp_json_load(line, strlen(line), HZP_JSON_PYTHON, NULL, NULL);
         json_t *number = object ? json_object_get(object, "step") : NULL;
         json_t *loss = json_object_get(object, "eval_loss");
         bool kept = json_is_integer(number) && json_integer_value(number) <= step;
@@ -57,9 +58,7 @@ static bool copy_lines(FILE *from, FILE *to, int64_t step, struct hzp_train_best
         if (kept && loss)
             note_eval(best, json_integer_value(number),
                       json_is_number(loss) ? json_number_value(loss) : NAN);
-        json_decref(object);
     }
-    free(line);
     return !ferror(from) && !ferror(to);
 }
 
@@ -76,12 +75,11 @@ static int drop_later_lines(const char *path, int64_t step, struct hzp_train_bes
     if (!S_ISREG(st.st_mode))
         return HZP_OK;
     snprintf(temporary, sizeof(temporary), "%s.tmp", real);
-    FILE *from = fopen(real, "r"), *to = from ? fopen(temporary, "w") : NULL;
+    HZP_ENDED(hzp_file_end) FILE *from = fopen(real, "r");
+    FILE *to = from ? fopen(temporary, "w") : NULL;
     bool done = to && copy_lines(from, to, step, best);
     done = to && fclose(to) == 0 && done && rename(temporary, real) == 0;
     int error = errno;
-    if (from)
-        fclose(from);
     if (to && !done)
         unlink(temporary);
     return done ? HZP_OK

@@ -39,15 +39,14 @@ void hzp_update_log_destroy(struct hzp_update_log *log)
 
 void hzp_update_log_push(struct hzp_update_log *log, const struct hzp_update_report *report)
 {
-    hzp_lock_take(&log->lock);
+    HZP_LOCKED(&log->lock);
     log->report[log->pushed++ % REPORTS] = *report;
-    hzp_lock_release(&log->lock);
 }
 
 /* Takes the next report; *ret_lost is increased by those that were overwritten.  False: none. */
 static bool take(struct hzp_update_log *log, struct hzp_update_report *ret, uint64_t *ret_lost)
 {
-    hzp_lock_take(&log->lock);
+    HZP_LOCKED(&log->lock);
     if (log->pushed - log->written > REPORTS) {
         *ret_lost += log->pushed - log->written - REPORTS;
         log->written = log->pushed - REPORTS;
@@ -55,7 +54,6 @@ static bool take(struct hzp_update_log *log, struct hzp_update_report *ret, uint
     bool any = log->written < log->pushed;
     if (any)
         *ret = log->report[log->written++ % REPORTS];
-    hzp_lock_release(&log->lock);
     return any;
 }
 

@@ -85,7 +85,7 @@ static int check_file(const struct hzp_upload *up, int32_t u, const char *tail, 
     int fd = hzp_file_open(path, &size, &why), r = HZP_OK;
     if (fd < 0)
         return fd == HZP_ENOENT ? HZP_OK : hzp_fail(reterr, fd, "%s", why.text);
-    char *buffer = hzp_xmalloc(HZP_TRANSFER_PIECE);
+    HZP_FREED char *buffer = hzp_xmalloc(HZP_TRANSFER_PIECE);
     *ret_bytes = size;
     for (uint64_t at = 0; size == unit_bytes(up, u) && at < size && r >= 0;) {
         size_t n = (size_t)HZP_MIN(size - at, (uint64_t)HZP_TRANSFER_PIECE);
@@ -96,7 +96,6 @@ static int check_file(const struct hzp_upload *up, int32_t u, const char *tail, 
             *ret_checksum += hzp_manifest_sum(up->layout, up->type, u, at, buffer, n);
         at += n;
     }
-    free(buffer);
     close(fd);
     return r;
 }
@@ -157,18 +156,13 @@ static int copy_unit(struct hzp_upload *up, int32_t u, struct hzp_model_reader *
 {
     size_t size = hzp_dtype_size(up->type), most = HZP_TRANSFER_PIECE / size;
     size_t elements = up->layout->unit[u].elements;
-    char *buffer = hzp_xmalloc(HZP_TRANSFER_PIECE);
-    int r = HZP_OK;
-    for (size_t at = 0; at < elements && r >= 0; at += most) {
+    HZP_FREED char *buffer = hzp_xmalloc(HZP_TRANSFER_PIECE);
+    for (size_t at = 0; at < elements; at += most) {
         size_t n = HZP_MIN(elements - at, most);
-        r = hzp_model_read(reader, u, at, n, buffer, reterr);
-        if (r >= 0)
-            r = write_part(up, u, at * size, buffer, n * size, reterr);
+        HZP_TRY(hzp_model_read(reader, u, at, n, buffer, reterr));
+        HZP_TRY(write_part(up, u, at * size, buffer, n * size, reterr));
     }
-    free(buffer);
-    if (r >= 0)
-        r = complete(up, u, reterr);
-    return r;
+    return complete(up, u, reterr);
 }
 
 /* What is in the directory of the unit already: all of it, or the beginning of these weights'
@@ -272,9 +266,11 @@ int hzp_upload_begin(struct hzp_upload *up, const struct hzp_manifest *m,
 
 /* --- Pieces ----------------------------------------------------------------------------------- */
 
-/* Under lock. */
+/* Under lock: whether pieces of the upload may come. */
 static int check_name(const struct hzp_upload *up, uint64_t checksum, struct hzp_err_text *reterr)
 {
+    if (up->held)
+        return busy(reterr);
     return up->m.unit && up->m.checksum == checksum
                ? HZP_OK
                : hzp_fail(reterr, HZP_ENOENT,
@@ -285,12 +281,10 @@ static int check_name(const struct hzp_upload *up, uint64_t checksum, struct hzp
 int hzp_upload_received(struct hzp_upload *up, uint64_t checksum, uint64_t *ret,
                         struct hzp_err_text *reterr)
 {
-    hzp_lock_take(&up->lock);
-    int r = up->held ? busy(reterr) : check_name(up, checksum, reterr);
-    if (r >= 0)
-        memcpy(ret, up->received, (size_t)up->m.units * sizeof(*ret));
-    hzp_lock_release(&up->lock);
-    return r;
+    HZP_LOCKED(&up->lock);
+    HZP_TRY(check_name(up, checksum, reterr));
+    memcpy(ret, up->received, (size_t)up->m.units * sizeof(*ret));
+    return HZP_OK;
 }
 
 static int write_piece(struct hzp_upload *up, int32_t u, uint64_t at, const void *data, size_t n,
@@ -317,39 +311,34 @@ int hzp_upload_write(struct hzp_upload *up, uint64_t checksum, int32_t u, uint64
                      const void *data, size_t n, uint64_t *ret_received,
                      struct hzp_err_text *reterr)
 {
-    hzp_lock_take(&up->lock);
-    int r = up->held ? busy(reterr) : check_name(up, checksum, reterr);
-    if (r >= 0)
-        r = write_piece(up, u, at, data, n, reterr);
-    if (r >= 0)
-        *ret_received = up->received[u];
-    hzp_lock_release(&up->lock);
-    return r;
+    HZP_LOCKED(&up->lock);
+    HZP_TRY(check_name(up, checksum, reterr));
+    HZP_TRY(write_piece(up, u, at, data, n, reterr));
+    *ret_received = up->received[u];
+    return HZP_OK;
 }
 
 /* --- Activating ------------------------------------------------------------------------------- */
 
 int hzp_upload_hold(struct hzp_upload *up, uint64_t checksum, struct hzp_err_text *reterr)
 {
-    hzp_lock_take(&up->lock);
-    int r = up->held ? busy(reterr) : check_name(up, checksum, reterr);
-    for (int32_t u = 0; r >= 0 && u < up->m.units; u++)
+    HZP_LOCKED(&up->lock);
+    HZP_TRY(check_name(up, checksum, reterr));
+    for (int32_t u = 0; u < up->m.units; u++)
         if (up->received[u] != unit_bytes(up, u))
-            r = hzp_fail(reterr, HZP_EINVAL, "unit %d has not been sent yet", u);
-    up->held = up->held || r >= 0;
-    hzp_lock_release(&up->lock);
-    return r;
+            return hzp_fail(reterr, HZP_EINVAL, "unit %d has not been sent yet", u);
+    up->held = true;
+    return HZP_OK;
 }
 
 void hzp_upload_release(struct hzp_upload *up, bool used)
 {
-    hzp_lock_take(&up->lock);
+    HZP_LOCKED(&up->lock);
     up->held = false;
     if (used) {
         hzp_checkpoint_remove(up->dir);
         hzp_manifest_fini(&up->m);
     }
-    hzp_lock_release(&up->lock);
 }
 
 int hzp_upload_fill(void *ctx, int32_t u, const struct hzp_unit_view *host)

@@ -194,8 +194,8 @@ void hzp_state_prune(struct hzp_state *s, const char *needed)
 {
     struct hzp_err_text text;
     char original[PATH_MAX];
-    struct hzp_logged_checkpoint *kept = NULL;
-    struct hzp_version_name *name = NULL;
+    HZP_FREED struct hzp_logged_checkpoint *kept = NULL;
+    HZP_FREED struct hzp_version_name *name = NULL;
     int32_t n = hzp_state_kept(s, &kept, &text), names = hzp_state_names(s, &name, &text);
     if (n < 0 || names < 0) { /* what has a name is not known: nothing is removed */
         hzp_log(HZP_LOG_WARN, "state", "old checkpoints are not removed: %s", text.text);
@@ -216,8 +216,6 @@ void hzp_state_prune(struct hzp_state *s, const char *needed)
         hzp_checkpoint_prune(s->dir, &policy, keep, count);
     forget_removed(s, kept, n);
     free(keep);
-    free(kept);
-    free(name);
 }
 
 /* --- Jobs: asking ----------------------------------------------------------------------------- */
@@ -343,11 +341,10 @@ static void end_learned(struct hzp_state *s)
 
 void hzp_state_hold_job(struct hzp_state *s, uint64_t id, bool hold)
 {
-    hzp_lock_take(&s->lock);
+    HZP_LOCKED(&s->lock);
     struct hzp_version_job *job = job_of(s, id);
     if (job)
         s->job_held[job - s->job] += hold ? 1 : -1;
-    hzp_lock_release(&s->lock);
 }
 
 /* --- Jobs: the file thread -------------------------------------------------------------------- */
@@ -355,13 +352,12 @@ void hzp_state_hold_job(struct hzp_state *s, uint64_t id, bool hold)
 int hzp_state_find_kept(struct hzp_state *s, uint64_t id, struct hzp_logged_checkpoint *ret,
                         struct hzp_err_text *reterr)
 {
-    struct hzp_logged_checkpoint *kept = NULL;
+    HZP_FREED struct hzp_logged_checkpoint *kept = NULL;
     int32_t n = hzp_state_kept(s, &kept, reterr);
     ret->id = 0;
     for (int32_t i = 0; i < n; i++)
         if (kept[i].id == id)
             *ret = kept[i];
-    free(kept);
     return HZP_MIN(n, 0);
 }
 
@@ -595,20 +591,18 @@ static int obtain(struct hzp_state *s, enum job_need need)
 static void find_job(struct hzp_state *s, struct hzp_version_job *ret)
 {
     *ret = (struct hzp_version_job){.id = 0};
-    hzp_lock_take(&s->lock);
+    HZP_LOCKED(&s->lock);
     const struct hzp_version_job *job = job_of(s, s->jobs);
     if (job && job->state == HZP_JOB_WAITS)
         *ret = *job;
-    hzp_lock_release(&s->lock);
 }
 
 static void set_job(struct hzp_state *s, const struct hzp_version_job *job)
 {
-    hzp_lock_take(&s->lock);
+    HZP_LOCKED(&s->lock);
     struct hzp_version_job *kept = job_of(s, job->id);
     HZP_ASSERT(kept); /* it has not ended */
     *kept = *job;
-    hzp_lock_release(&s->lock);
 }
 
 bool hzp_state_job_waits(struct hzp_state *s)

@@ -209,13 +209,11 @@ static bool is_full(const struct hzp_relay_call *c)
  * more than is held. */
 static bool take_piece(struct hzp_relay_call *c, size_t bytes, int *ret)
 {
-    hzp_lock_take(&c->lock);
+    HZP_LOCKED(&c->lock);
     int64_t groups = c->reply.groups;
     *ret = hzp_incoming_feed(&c->reply, c->relay->piece, bytes);
     c->paused = *ret == HZP_OK && is_full(c);
-    bool news = c->begun || c->paused || c->reply.groups > groups;
-    hzp_lock_release(&c->lock);
-    return news;
+    return c->begun || c->paused || c->reply.groups > groups;
 }
 
 static void read_some(struct hzp_relay *relay, struct hzp_relay_call *c)
@@ -231,9 +229,8 @@ static void read_some(struct hzp_relay *relay, struct hzp_relay_call *c)
             news |= take_piece(c, (size_t)n, &r);
     }
     if (ends) {
-        hzp_lock_take(&c->lock);
+        HZP_LOCKED(&c->lock);
         hzp_incoming_end(&c->reply);
-        hzp_lock_release(&c->lock);
     }
     if (news && c->reply.part != HZP_INCOMING_WHOLE)
         hzp_exchange_wake(c->x);

@@ -78,7 +78,7 @@ static int spawn(struct hzp_judge *j, int in, int out)
     sigset_t none, all;
     char *words[] = {(char *)(uintptr_t) "sh", (char *)(uintptr_t) "-c",
                      (char *)(uintptr_t)j->command, NULL};
-    char **env = environment();
+    HZP_FREED char **env = environment();
     sigemptyset(&none);
     sigfillset(&all);
     posix_spawn_file_actions_init(&files);
@@ -93,7 +93,6 @@ static int spawn(struct hzp_judge *j, int in, int out)
     int code = posix_spawn(&j->pid, "/bin/sh", &files, &how, words, env);
     posix_spawnattr_destroy(&how);
     posix_spawn_file_actions_destroy(&files);
-    free(env);
     return code;
 }
 
@@ -216,10 +215,9 @@ bool hzp_judge_ask(struct hzp_judge *j, int64_t id, const json_t *question, doub
         at++;
     if (!j->pid || at == HZP_JUDGE_OPEN)
         return false;
-    json_t *line = json_pack("{s:I}", "id", (json_int_t)id);
+    json_auto_t *line = json_pack("{s:I}", "id", (json_int_t)id);
     json_object_update(line, (json_t *)(uintptr_t)question);
-    char *text = hzp_json_dumps(line, JSON_COMPACT);
-    json_decref(line);
+    HZP_FREED char *text = hzp_json_dumps(line, JSON_COMPACT);
     size_t n = strlen(text);
     /* What was written makes room, so the buffer holds open questions only. */
     if (j->written)
@@ -233,7 +231,6 @@ bool hzp_judge_ask(struct hzp_judge *j, int64_t id, const json_t *question, doub
     memcpy(j->out + j->bytes, text, n);
     j->out[j->bytes + n] = '\n';
     j->bytes += n + 1;
-    free(text);
     j->open[at] = (struct question){.id = id, .due_ns = hzp_now_ns() + (uint64_t)(seconds * 1e9)};
     return true;
 }

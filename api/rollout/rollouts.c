@@ -119,11 +119,10 @@ void hzp_rollouts_keep(const struct hzp_rollouts *r)
 {
     if (!r->config.state)
         return;
-    json_t *all = show_all(r);
+    json_auto_t *all = show_all(r);
     while (json_array_size(all) > HZP_ROLLOUTS_KEPT)
         json_array_remove(all, json_array_size(all) - 1);
     hzp_state_put_rollouts(r->config.state, all);
-    json_decref(all);
 }
 
 /* What had not ended has failed. */

@@ -57,12 +57,11 @@ static int submit(struct hzp_rollouts *r, const struct hzp_rollout_job *job,
     const struct hzp_request *rq = a->rq;
     int32_t n = atomic_load(&rq->out_count), count = rq->prompt_count + n;
     struct hzp_request *ref;
-    int32_t *token = hzp_xcalloc((size_t)count, sizeof(*token));
+    HZP_FREED int32_t *token = hzp_xcalloc((size_t)count, sizeof(*token));
     memcpy(token, rq->prompt, (size_t)rq->prompt_count * sizeof(*token));
     for (int32_t i = 0; i < n; i++)
         token[rq->prompt_count + i] = rq->out[i].token;
     int code = hzp_request_create(token, count, 0, 0, true, &ref) < 0 ? HZP_EBUSY : HZP_OK;
-    free(token);
     HZP_TRY(code);
     ref->background = ref->own = true;
     ref->reference = job->reference;

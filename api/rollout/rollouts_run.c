@@ -248,7 +248,8 @@ static struct hzp_sample *sample_of(const struct hzp_rollout_spec *spec,
     bool grpo = spec->algo == HZP_ROLLOUT_GRPO, gspo = spec->algo == HZP_ROLLOUT_GSPO;
     int32_t n = atomic_load(&rq->out_count), first = rq->prompt_count;
     size_t count = (size_t)(first + n);
-    int32_t *token = hzp_xcalloc(count, 2 * sizeof(*token) + sizeof(struct hzp_row_loss) + 1);
+    HZP_FREED int32_t *token =
+        hzp_xcalloc(count, 2 * sizeof(*token) + sizeof(struct hzp_row_loss) + 1);
     float *weight = (float *)(token + count);
     struct hzp_row_loss *how = (struct hzp_row_loss *)(weight + count);
     uint8_t *learn = (uint8_t *)(how + count);
@@ -269,9 +270,7 @@ static struct hzp_sample *sample_of(const struct hzp_rollout_spec *spec,
                                           : grpo ? 0.2f
                                                  : 0.28f};
     }
-    struct hzp_sample *ret = hzp_sample_create_losses(token, learn, weight, how, first + n);
-    free(token);
-    return ret;
+    return hzp_sample_create_losses(token, learn, weight, how, first + n);
 }
 
 static double mean_tokens(const struct hzp_rollout_job *job, const int32_t *group, int32_t groups)
@@ -467,7 +466,7 @@ void *hzp_rollouts_run(void *arg)
 {
     struct hzp_rollouts *r = arg;
     struct hzp_rollout_job *job;
-    hzp_lock_take(&r->lock);
+    HZP_LOCKED(&r->lock);
     while (!atomic_load(&r->closing)) {
         job = next_job(r);
         if (job)
@@ -477,6 +476,5 @@ void *hzp_rollouts_run(void *arg)
     while ((job = next_job(r)) != NULL)
         end_job(r, job, HZP_ROLLOUT_FAILED,
                 "the server stopped while it ran: what it had committed is learned from the log");
-    hzp_lock_release(&r->lock);
     return NULL;
 }

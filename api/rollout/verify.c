@@ -205,7 +205,7 @@ static bool is_number(const char *text)
 static bool is_boxed(const char *text, const char *reference)
 {
     static const char begin[] = "\\boxed{";
-    char *inner = NULL;
+    HZP_FREED char *inner = NULL;
     for (const char *at = text; (at = strstr(at, begin)) != NULL;) {
         const char *from = at += sizeof(begin) - 1;
         int depth = 1;
@@ -217,23 +217,17 @@ static bool is_boxed(const char *text, const char *reference)
         inner = strndup(from, (size_t)(at - 1 - from));
         at = from;
     }
-    bool ret =
-        inner && (same(inner, strlen(inner), reference) ||
-                  (is_number(inner) && is_number(reference) && same_number(inner, reference)));
-    free(inner);
-    return ret;
+    return inner && (same(inner, strlen(inner), reference) ||
+                     (is_number(inner) && is_number(reference) && same_number(inner, reference)));
 }
 
 static bool is_json(const char *text, size_t bytes, const char *reference)
 {
-    json_t *value = hzp_json_load(text, bytes, HZP_JSON_ANY, NULL, NULL);
-    json_t *want = value && reference
-                       ? hzp_json_load(reference, strlen(reference), HZP_JSON_ANY, NULL, NULL)
-                       : NULL;
-    bool ret = value && (!reference || (want && json_equal(value, want)));
-    json_decref(value);
-    json_decref(want);
-    return ret;
+    json_auto_t *value = hzp_json_load(text, bytes, HZP_JSON_ANY, NULL, NULL);
+    json_auto_t *want = value && reference
+                            ? hzp_json_load(reference, strlen(reference), HZP_JSON_ANY, NULL, NULL)
+                            : NULL;
+    return value && (!reference || (want && json_equal(value, want)));
 }
 
 double hzp_verify(struct hzp_verifier *v, const char *text, size_t bytes, int32_t tokens,

@@ -64,7 +64,7 @@ json_t *hzp_text_json(const char *text, size_t bytes)
     size_t valid = hzp_utf8_valid(text, bytes);
     if (valid == bytes)
         return json_stringn(bytes ? text : "", bytes);
-    struct hzp_textbuf buf = {0};
+    HZP_ENDED(hzp_textbuf_fini) struct hzp_textbuf buf = {0};
     while (bytes) {
         hzp_textbuf_append(&buf, text, valid);
         text += valid;
@@ -76,7 +76,5 @@ json_t *hzp_text_json(const char *text, size_t bytes)
         }
         valid = hzp_utf8_valid(text, bytes);
     }
-    json_t *json = json_stringn(buf.data, buf.bytes);
-    hzp_textbuf_fini(&buf);
-    return json;
+    return json_stringn(buf.data, buf.bytes);
 }

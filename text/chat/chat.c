@@ -215,12 +215,11 @@ static json_t *variables(const struct hzp_chat *chat, const struct hzp_chat_requ
 
 static json_t *marked_text(const json_t *text)
 {
-    struct hzp_textbuf all = {0};
+    HZP_ENDED(hzp_textbuf_fini) struct hzp_textbuf all = {0};
     json_t *marked = NULL;
     if (hzp_textbuf_append(&all, json_string_value(text), json_string_length(text)) == HZP_OK &&
         hzp_textbuf_append(&all, END_MARK " ", strlen(END_MARK) + 1) == HZP_OK)
         marked = json_stringn(all.data, all.bytes);
-    hzp_textbuf_fini(&all);
     return marked;
 }
 
@@ -275,23 +274,18 @@ int hzp_chat_render(const struct hzp_chat *chat, const struct hzp_chat_request *
                     struct hzp_jinja_output *ret, struct hzp_err_text *reterr)
 {
     struct hzp_chat_request marked = *request;
-    json_t *messages = NULL, *content = NULL;
+    json_auto_t *messages = NULL, *content = NULL;
     if (request->continues) {
         marked.messages = messages = marked_messages(request->messages, &content);
-        if (!content) {
-            json_decref(messages);
+        if (!content)
             return hzp_wrong(reterr, "continue_final_message", ": the last message has no content");
-        }
     }
-    json_t *vars = variables(chat, &marked);
+    json_auto_t *vars = variables(chat, &marked);
     int r = hzp_jinja_render(template_for(chat, request->tools != NULL), vars, &hzp_jinja_limits,
                              request->now, ret, reterr);
-    json_decref(vars);
     if (r == HZP_OK && request->continues)
         r = cut_at_mark(content, &ret->text, reterr);
     else if (r == HZP_EINVAL && reterr)
         snprintf(reterr->param, sizeof(reterr->param), "messages");
-    json_decref(messages);
-    json_decref(content);
     return r;
 }

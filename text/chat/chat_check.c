@@ -83,14 +83,11 @@ static int spell(struct check *c, const char *text, size_t bytes, enum spelling 
     c->word.bytes = 0;
     if (how == AS_IT_IS)
         return append_solid(&c->word, text, bytes);
-    json_t *string = json_stringn(text, bytes);
-    char *json =
+    json_auto_t *string = json_stringn(text, bytes);
+    HZP_FREED char *json =
         json_dumps(string, how == AS_JSON ? JSON_ENCODE_ANY : JSON_ENCODE_ANY | JSON_ENSURE_ASCII);
-    json_decref(string);
     size_t n = json ? strlen(json) : 0; /* with its quotes */
-    int r = n < 2 ? HZP_ENOMEM : append_solid(&c->word, json + 1, n - 2);
-    free(json);
-    return r;
+    return n < 2 ? HZP_ENOMEM : append_solid(&c->word, json + 1, n - 2);
 }
 
 /* *ret: the text is there, as it is or as a part of JSON; what was right last is tried first. */
@@ -402,20 +399,16 @@ static void set_words(const json_t *messages)
 static int check_words(const struct hzp_chat *chat, const struct hzp_chat_request *request,
                        const json_t *messages, struct hzp_err_text *reterr)
 {
-    struct hzp_jinja_output out = {0};
+    HZP_ENDED(hzp_jinja_output_fini) struct hzp_jinja_output out = {0};
     struct hzp_chat_request again = *request;
-    json_t *other = hzp_json_copy(messages), *copy = NULL;
+    json_auto_t *other = hzp_json_copy(messages), *copy = NULL;
     bool doubt;
     set_words(other);
     int r = hzp_chat_messages(chat, other, &copy, NULL, NULL);
     again.messages = copy;
     if (r == HZP_OK)
         r = hzp_chat_render(chat, &again, &out, NULL);
-    r = r == HZP_OK ? check_all(other, request->tools, &out.text, &doubt, reterr) : HZP_OK;
-    hzp_jinja_output_fini(&out);
-    json_decref(copy);
-    json_decref(other);
-    return r;
+    return r == HZP_OK ? check_all(other, request->tools, &out.text, &doubt, reterr) : HZP_OK;
 }
 
 int hzp_chat_check(const struct hzp_chat *chat, const struct hzp_chat_request *request,

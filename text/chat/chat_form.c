@@ -47,7 +47,7 @@ static bool shows(const struct hzp_chat *chat, const struct hzp_chat_form *form,
 {
     if (!form->strings && form->parts[HZP_CHAT_USER])
         set_parts(messages);
-    struct hzp_jinja_output out = {0};
+    HZP_ENDED(hzp_jinja_output_fini) struct hzp_jinja_output out = {0};
     const struct hzp_chat_request request = {
         .messages = messages, .tools = tools, .generation_prompt = true, .now = 1};
     struct hzp_err_text err;
@@ -57,7 +57,6 @@ static bool shows(const struct hzp_chat *chat, const struct hzp_chat_form *form,
         has = memmem(out.text.data, out.text.bytes, words[i], strlen(words[i])) != NULL;
     for (int i = 0; has && wrong[i]; i++)
         has = memmem(out.text.data, out.text.bytes, wrong[i], strlen(wrong[i])) == NULL;
-    hzp_jinja_output_fini(&out);
     json_decref(messages);
     return has;
 }
@@ -244,10 +243,10 @@ static bool shows_reasoning(const struct hzp_chat *chat, const char *name, const
 void hzp_chat_probe(const struct hzp_chat *chat, struct hzp_chat_form *ret)
 {
     static const char *const user[] = {USER, NULL};
-    json_t *tools = json_pack("[{s:s, s:{s:s, s:s, s:{s:s, s:{s:{s:s, s:s}}, s:[s]}}}]", "type",
-                              "function", "function", "name", NAME, "description", "d",
-                              "parameters", "type", "object", "properties", "probed_key", "type",
-                              "string", "description", "d", "required", "probed_key");
+    json_auto_t *tools = json_pack("[{s:s, s:{s:s, s:s, s:{s:s, s:{s:{s:s, s:s}}, s:[s]}}}]",
+                                   "type", "function", "function", "name", NAME, "description", "d",
+                                   "parameters", "type", "object", "properties", "probed_key",
+                                   "type", "string", "description", "d", "required", "probed_key");
     memset(ret, 0, sizeof(*ret));
     ret->strings = shows(chat, ret, json_pack("[o]", message("user", USER)), NULL, user);
     static const enum hzp_chat_role order[] = {HZP_CHAT_USER, HZP_CHAT_SYSTEM, HZP_CHAT_ASSISTANT};
@@ -263,5 +262,4 @@ void hzp_chat_probe(const struct hzp_chat *chat, struct hzp_chat_form *ret)
             ret->reasoning = hzp_chat_reasoning[i];
             break;
         }
-    json_decref(tools);
 }

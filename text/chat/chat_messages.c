@@ -34,7 +34,7 @@ const json_t *hzp_chat_part(const json_t *part)
 /* The texts of a content's parts, with this between them: a new string. */
 static json_t *joined(const json_t *parts, const char *between)
 {
-    struct hzp_textbuf all = {0};
+    HZP_ENDED(hzp_textbuf_fini) struct hzp_textbuf all = {0};
     const json_t *part;
     size_t i;
     json_array_foreach(parts, i, part)
@@ -44,9 +44,7 @@ static json_t *joined(const json_t *parts, const char *between)
             hzp_textbuf_append(&all, json_string_value(text), json_string_length(text)) < 0)
             break;
     }
-    json_t *string = json_stringn(all.bytes ? all.data : "", all.bytes);
-    hzp_textbuf_fini(&all);
-    return string;
+    return json_stringn(all.bytes ? all.data : "", all.bytes);
 }
 
 json_t *hzp_chat_content(const json_t *message)
@@ -115,14 +113,12 @@ static int set_content(const struct hzp_chat_form *form, json_t *message, size_t
         snprintf(param, sizeof(param), "messages[%zu].content", at);
         return hzp_wrong(reterr, param, "must be a string or a list of text parts");
     }
-    json_t *list = json_array();
+    json_auto_t *list = json_array();
     json_array_foreach(content, i, part)
     {
         const json_t *text = hzp_chat_part(part);
-        if (!text) {
-            json_decref(list);
+        if (!text)
             return bad_part(at, i, part, reterr);
-        }
         json_array_append_new(list,
                               json_pack("{s:s, s:O}", "type", "text", "text", (json_t *)text));
     }
@@ -130,7 +126,6 @@ static int set_content(const struct hzp_chat_form *form, json_t *message, size_t
         json_object_set(message, "content", list);
     else
         json_object_set_new(message, "content", joined(list, "\n"));
-    json_decref(list);
     return HZP_OK;
 }
 
@@ -144,9 +139,8 @@ char *hzp_chat_dumps(const json_t *json)
     for (size_t digits = 15; !same && digits <= 17; digits++) { /* as few as all numbers need */
         free(text);
         text = hzp_json_dumps(json, JSON_REAL_PRECISION(digits));
-        json_t *read = text ? hzp_json_load(text, strlen(text), flags, NULL, NULL) : NULL;
+        json_auto_t *read = text ? hzp_json_load(text, strlen(text), flags, NULL, NULL) : NULL;
         same = !text || json_equal(read, json);
-        json_decref(read);
     }
     return text;
 }
@@ -168,9 +162,8 @@ static int set_arguments(const struct hzp_chat_form *form, json_t *function, con
                                   "%s.function.arguments is not a JSON object", param);
         }
     } else if (json_is_object(arguments) && form->arguments_string) {
-        char *text = hzp_chat_dumps(arguments);
+        HZP_FREED char *text = hzp_chat_dumps(arguments);
         other = text ? json_string(text) : NULL;
-        free(text);
         if (!other)
             return hzp_fail(reterr, HZP_ENOMEM, "no memory for the messages now");
     } else if (!json_is_string(arguments) && !json_is_object(arguments)) {
@@ -360,13 +353,10 @@ static void keep(struct rebuilt *to, json_t *message, size_t at)
 
 static int append_system(struct rebuilt *to, const json_t *message)
 {
-    json_t *content = hzp_chat_content(message);
-    int r = hzp_textbuf_append(&to->systems, "\n\n", to->systems.bytes ? 2 : 0);
-    if (r == HZP_OK)
-        r = hzp_textbuf_append(&to->systems, json_string_value(content),
-                               json_string_length(content));
-    json_decref(content);
-    return r;
+    json_auto_t *content = hzp_chat_content(message);
+    HZP_TRY(hzp_textbuf_append(&to->systems, "\n\n", to->systems.bytes ? 2 : 0));
+    return hzp_textbuf_append(&to->systems, json_string_value(content),
+                              json_string_length(content));
 }
 
 /* An answer and its calls, where the template shows only one of them, are two messages. */
@@ -376,13 +366,12 @@ static bool divide(const struct hzp_chat_form *form, json_t *message, size_t at,
     if (!form->divides || !json_object_get(message, "tool_calls") ||
         (!json_string_length(content) && !json_array_size(content)))
         return false;
-    json_t *said = json_copy(message);
+    json_auto_t *said = json_copy(message);
     json_object_del(said, "tool_calls");
     json_object_del(message, form->reasoning);
     set_silence(form, message);
     keep(to, said, at);
     keep(to, message, at);
-    json_decref(said);
     return true;
 }
 

@@ -57,14 +57,12 @@ static size_t common(const struct hzp_jinja_output *a, const struct hzp_jinja_ou
 /* Renders the first n messages. */
 static int render(struct maker *m, size_t n, bool generation_prompt, struct hzp_jinja_output *ret)
 {
-    json_t *some = json_array();
+    json_auto_t *some = json_array();
     for (size_t i = 0; i < n; i++)
         json_array_append(some, json_array_get(m->messages, i));
     m->request.messages = some;
     m->request.generation_prompt = generation_prompt;
-    int r = hzp_chat_render(m->chat, &m->request, ret, m->reterr);
-    json_decref(some);
-    return r;
+    return hzp_chat_render(m->chat, &m->request, ret, m->reterr);
 }
 
 static bool is_assistant(const struct maker *m, size_t i)
@@ -157,7 +155,7 @@ static int encode(struct maker *m, const char *text, size_t bytes, struct hzp_to
 static int append(struct maker *m, const char *text, size_t from, size_t to,
                   struct hzp_tokens *tokens)
 {
-    struct hzp_tokens all = {0};
+    HZP_ENDED(hzp_tokens_fini) struct hzp_tokens all = {0};
     int r = encode(m, text, to, &all);
     bool extends = r == HZP_OK && all.n >= tokens->n &&
                    (!tokens->n || !memcmp(all.ids, tokens->ids, tokens->n * sizeof(*all.ids)));
@@ -165,7 +163,6 @@ static int append(struct maker *m, const char *text, size_t from, size_t to,
         r = hzp_tokens_append(tokens, all.ids + tokens->n, all.n - tokens->n);
     else if (r == HZP_OK)
         r = encode(m, text + from, to - from, tokens);
-    hzp_tokens_fini(&all);
     return r;
 }
 

@@ -54,7 +54,8 @@ bool hzp_reply_set_name(struct hzp_reply *reply, const char *text, size_t bytes)
     return reading->named;
 }
 
-bool hzp_reply_call_begin(struct hzp_reply *reply)
+/* Begins the call that was read, without arguments.  False: there are too many. */
+static bool begin_call(struct hzp_reply *reply)
 {
     struct hzp_reply_reading *reading = &reply->reading;
     reading->depth = 0;
@@ -131,7 +132,7 @@ int hzp_reply_put_arguments(struct hzp_reply *reply, const char *text, size_t by
 /* The brace of the arguments is held: from here on they are passed on. */
 static int begin_arguments(struct hzp_reply *reply)
 {
-    if (!hzp_reply_call_begin(reply))
+    if (!begin_call(reply))
         return hzp_reply_no_call(reply);
     hzp_reply_drop(reply);
     reply->block = true;
@@ -141,7 +142,7 @@ static int begin_arguments(struct hzp_reply *reply)
 
 int hzp_reply_call_whole(struct hzp_reply *reply, const char *arguments, size_t bytes)
 {
-    if (!hzp_reply_call_begin(reply))
+    if (!begin_call(reply))
         return hzp_reply_no_call(reply);
     reply->block = true;
     reply->state = HZP_REPLY_AFTER;
@@ -319,15 +320,13 @@ static int end_name(struct hzp_reply *reply)
 {
     const char *text = reply->held.data + reply->reading.from - 1; /* with its quotes */
     size_t bytes = reply->held.bytes - reply->reading.from + 1;
-    json_t *name = string_of(text, bytes);
+    json_auto_t *name = string_of(text, bytes);
     bool known =
         name && hzp_reply_set_name(reply, json_string_value(name), json_string_length(name));
     if (known && reply->rules->strict && reply->reading.bare) { /* as the grammar writes it */
-        char *plain = json_dumps(name, JSON_ENCODE_ANY);
+        HZP_FREED char *plain = json_dumps(name, JSON_ENCODE_ANY);
         known = plain && is(text, bytes, plain);
-        free(plain);
     }
-    json_decref(name);
     return known ? HZP_OK : hzp_reply_no_call(reply);
 }
 
@@ -343,14 +342,12 @@ static int end_object(struct hzp_reply *reply)
         return hzp_reply_call_whole(reply, "{}", 2);
     if (reading->args == HZP_REPLY_ARGS_OBJECT)
         return hzp_reply_call_whole(reply, text, bytes);
-    json_t *string = string_of(text, bytes);
+    json_auto_t *string = string_of(text, bytes);
     const char *inner = json_string_value(string);
     size_t length = json_string_length(string);
-    int r = inner && hzp_json_is(inner, length, true, true)
-                ? hzp_reply_call_whole(reply, inner, length)
-                : hzp_reply_no_call(reply);
-    json_decref(string);
-    return r;
+    return inner && hzp_json_is(inner, length, true, true)
+               ? hzp_reply_call_whole(reply, inner, length)
+               : hzp_reply_no_call(reply);
 }
 
 int hzp_reply_step_object(struct hzp_reply *reply, char c)

@@ -22,10 +22,8 @@ static bool word_before(const struct hzp_reply *reply, const char *mark, const c
 /* The text as a string of JSON; owned by the caller; NULL: no memory. */
 static char *quote(const char *text, size_t bytes)
 {
-    json_t *string = json_stringn_nocheck(text, bytes);
-    char *quoted = string ? json_dumps(string, JSON_ENCODE_ANY) : NULL;
-    json_decref(string);
-    return quoted;
+    json_auto_t *string = json_stringn_nocheck(text, bytes);
+    return string ? json_dumps(string, JSON_ENCODE_ANY) : NULL;
 }
 
 int hzp_reply_begin_pairs(struct hzp_reply *reply)
@@ -39,30 +37,31 @@ int hzp_reply_begin_pairs(struct hzp_reply *reply)
 }
 
 /* Behind the mark of a call's end. */
-static int end_pairs(struct hzp_reply *reply)
+/* The arguments that were read, as an object of JSON. */
+static int write_pairs(const struct hzp_reply *reply, struct hzp_textbuf *text)
 {
-    struct hzp_textbuf text = {0};
     const char *key;
     json_t *value;
-    int r = hzp_textbuf_append(&text, "{", 1);
+    HZP_TRY(hzp_textbuf_append(text, "{", 1));
     json_object_foreach(reply->reading.pairs, key, value)
     {
-        char *quoted = quote(key, strlen(key));
-        if (r == HZP_OK && text.bytes > 1)
-            r = hzp_textbuf_append(&text, ", ", 2);
-        if (r == HZP_OK)
-            r = quoted ? hzp_textbuf_append(&text, quoted, strlen(quoted)) : HZP_ENOMEM;
-        if (r == HZP_OK)
-            r = hzp_textbuf_append(&text, ": ", 2);
-        if (r == HZP_OK)
-            r = hzp_textbuf_append(&text, json_string_value(value), json_string_length(value));
-        free(quoted);
+        HZP_FREED char *quoted = quote(key, strlen(key));
+        if (!quoted)
+            return HZP_ENOMEM;
+        HZP_TRY(hzp_textbuf_append(text, ", ", text->bytes > 1 ? 2 : 0));
+        HZP_TRY(hzp_textbuf_append(text, quoted, strlen(quoted)));
+        HZP_TRY(hzp_textbuf_append(text, ": ", 2));
+        HZP_TRY(hzp_textbuf_append(text, json_string_value(value), json_string_length(value)));
     }
-    if (r == HZP_OK)
-        r = hzp_textbuf_append(&text, "}", 1);
+    return hzp_textbuf_append(text, "}", 1);
+}
+
+static int end_pairs(struct hzp_reply *reply)
+{
+    HZP_ENDED(hzp_textbuf_fini) struct hzp_textbuf text = {0};
+    int r = write_pairs(reply, &text);
     if (r == HZP_OK)
         r = hzp_reply_call_whole(reply, text.data, text.bytes);
-    hzp_textbuf_fini(&text);
     if (reply->state != HZP_REPLY_AFTER)
         return r;
     reply->state = HZP_REPLY_CONTENT;
@@ -162,9 +161,8 @@ static int keep_value(struct hzp_reply *reply, size_t bytes)
         hzp_trim(&text, &bytes);
         value = json_stringn_nocheck(text, bytes);
     } else {
-        char *quoted = quote(text, bytes);
+        HZP_FREED char *quoted = quote(text, bytes);
         value = quoted ? json_string_nocheck(quoted) : NULL;
-        free(quoted);
     }
     return value && json_object_set_new_nocheck(reading->pairs, reading->pair, value) == 0
                ? HZP_OK

@@ -46,8 +46,6 @@ int hzp_reply_no_call(struct hzp_reply *reply);
 
 /* A name as it is written; false: no tool has it. */
 bool hzp_reply_set_name(struct hzp_reply *reply, const char *text, size_t bytes);
-/* Begins the call that was read, without arguments.  False: there are too many. */
-bool hzp_reply_call_begin(struct hzp_reply *reply);
 /* Appends to its arguments, with control characters in strings as escapes. */
 int hzp_reply_put_arguments(struct hzp_reply *reply, const char *text, size_t bytes);
 /* The whole call is known: a step goes on behind it. */

@@ -72,7 +72,7 @@ void hzp_structures_close(struct hzp_structures *s)
 static void make_lexicon(struct hzp_structures *s)
 {
     int32_t words = hzp_tokenizer_vocab(s->tok), count = HZP_MIN(words, s->vocab);
-    struct hzp_token_text *text = hzp_xcalloc((size_t)count + 1, sizeof(*text));
+    HZP_FREED struct hzp_token_text *text = hzp_xcalloc((size_t)count + 1, sizeof(*text));
     for (int32_t i = 0; i < count; i++) {
         size_t size = 0;
         text[i].bytes = hzp_tokenizer_token(s->tok, i, &size);
@@ -83,16 +83,14 @@ static void make_lexicon(struct hzp_structures *s)
         s->words = hzp_fnv(s->words, text[i].bytes, size);
     }
     hzp_lexicon_create(text, count, &s->lexicon);
-    free(text);
 }
 
 /* The first thread that needs it makes it, others wait for it. */
 static const struct hzp_lexicon *lexicon(struct hzp_structures *s)
 {
-    hzp_lock_take(&s->words_lock);
+    HZP_LOCKED(&s->words_lock);
     if (!s->lexicon)
         make_lexicon(s);
-    hzp_lock_release(&s->words_lock);
     return s->lexicon;
 }
 
@@ -134,10 +132,9 @@ static int make_bounded(struct hzp_structures *s, const struct hzp_structure *wh
 
 static bool begin_huge(struct hzp_structures *s, bool begin)
 {
-    hzp_lock_take(&s->lock);
+    HZP_LOCKED(&s->lock);
     bool free_before = !s->huge;
     s->huge = begin;
-    hzp_lock_release(&s->lock);
     return free_before;
 }
 
@@ -181,18 +178,16 @@ static void drop_oldest(struct hzp_structures *s)
 /* Whether the grammars in use leave room for another, once none is merely kept. */
 static bool has_room(struct hzp_structures *s)
 {
-    hzp_lock_take(&s->lock);
+    HZP_LOCKED(&s->lock);
     while (s->count && hzp_lexicon_in_use(s->lexicon) > s->in_use_max)
         drop_oldest(s);
-    bool fits = hzp_lexicon_in_use(s->lexicon) <= s->in_use_max;
-    hzp_lock_release(&s->lock);
-    return fits;
+    return hzp_lexicon_in_use(s->lexicon) <= s->in_use_max;
 }
 
 static void keep(struct hzp_structures *s, const char *asked, struct hzp_grammar *grammar)
 {
     int64_t bytes = hzp_grammar_size(grammar).bytes;
-    hzp_lock_take(&s->lock);
+    HZP_LOCKED(&s->lock);
     struct hzp_grammar *other = find(s, asked); /* another thread may have made it meanwhile */
     s->made++;
     while (!other && s->count &&
@@ -204,7 +199,6 @@ static void keep(struct hzp_structures *s, const char *asked, struct hzp_grammar
         s->kept[s->count++] = (struct kept){key, hzp_grammar_ref(grammar), bytes, ++s->turn};
         s->bytes += bytes;
     }
-    hzp_lock_release(&s->lock);
     hzp_grammar_unref(other);
 }
 
@@ -225,17 +219,14 @@ int hzp_structures_ask(const struct hzp_structure *what, char **ret, struct hzp_
 
 struct hzp_grammar *hzp_structures_kept(struct hzp_structures *s, const char *asked)
 {
-    hzp_lock_take(&s->lock);
-    struct hzp_grammar *grammar = find(s, asked);
-    hzp_lock_release(&s->lock);
-    return grammar;
+    HZP_LOCKED(&s->lock);
+    return find(s, asked);
 }
 
 void hzp_structures_read_stats(struct hzp_structures *s, struct hzp_structures_stats *ret)
 {
-    hzp_lock_take(&s->lock);
+    HZP_LOCKED(&s->lock);
     *ret = (struct hzp_structures_stats){.made = s->made, .kept = s->count, .bytes = s->bytes};
-    hzp_lock_release(&s->lock);
 }
 
 /* The value; NULL: null, or it is not there. */

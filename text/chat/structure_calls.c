@@ -22,12 +22,10 @@ static int32_t add_words(const struct hzp_making *m, int32_t from, const char *w
 /* The name as it stands in JSON. */
 static int32_t add_name(const struct hzp_making *m, int32_t from, const char *name)
 {
-    json_t *json = json_string(name);
-    char *text = json_dumps(json, JSON_ENCODE_ANY);
+    json_auto_t *json = json_string(name);
+    HZP_FREED char *text = json_dumps(json, JSON_ENCODE_ANY);
     if (text)
         from = hzp_structure_text(m, from, text);
-    free(text);
-    json_decref(json);
     return from;
 }
 
@@ -167,13 +165,11 @@ static int add_glm_arguments(const struct hzp_making *m, const json_t *parameter
         hzp_rules_empty(m->rules,
                         behind_pair(m, hzp_structure_until(m, at, hzp_mark_glm_value_end)), from);
     }
-    json_t *required = required_of(parameters);
-    int r = HZP_OK;
+    json_auto_t *required = required_of(parameters);
     json_object_foreach(json_object_get(parameters, "properties"), name, schema)
     {
         int32_t end = from;
-        if (r == HZP_OK)
-            r = add_glm_pair(m, parameters, name, schema, from, &end);
+        HZP_TRY(add_glm_pair(m, parameters, name, schema, from, &end));
         if (!json_object_get(required, name)) {
             int32_t both = hzp_rules_node(m->rules);
             hzp_rules_empty(m->rules, from, both);
@@ -182,9 +178,8 @@ static int add_glm_arguments(const struct hzp_making *m, const json_t *parameter
         }
         from = end;
     }
-    json_decref(required);
     *ret = from;
-    return r;
+    return HZP_OK;
 }
 
 /* What says that JSON follows: nothing, " json" or <|constrain|>json. */

@@ -148,10 +148,8 @@ int hzp_structure_object(const struct hzp_making *m, const json_t *schema, int32
     const char *type = json_string_value(json_object_get(schema, "type"));
     if (type && !strcmp(type, "object"))
         return hzp_schema_rules(m->rules, schema, ret, m->reterr);
-    json_t *object = json_pack("{s:[O, {s:s}]}", "allOf", schema, "type", "object");
-    int r = hzp_schema_rules_in(m->rules, schema, object, ret, m->reterr);
-    json_decref(object);
-    return r;
+    json_auto_t *object = json_pack("{s:[O, {s:s}]}", "allOf", schema, "type", "object");
+    return hzp_schema_rules_in(m->rules, schema, object, ret, m->reterr);
 }
 
 /* The text itself, from one node to another. */

@@ -43,7 +43,7 @@ static bool leads(const struct hzp_grammar *g, const bool *good, int32_t s)
 
 static void remove_dead(struct hzp_grammar *g)
 {
-    bool *good = hzp_xcalloc((size_t)g->states, sizeof(*good));
+    HZP_FREED bool *good = hzp_xcalloc((size_t)g->states, sizeof(*good));
     for (bool more = true; more && pass(g, g->classes);) {
         more = false;
         for (int32_t s = g->states - 1; s >= 0; s--)
@@ -65,7 +65,6 @@ static void remove_dead(struct hzp_grammar *g)
         }
         state->calls = kept;
     }
-    free(good);
 }
 
 static bool takes_bytes(const struct hzp_grammar *g, int32_t s)
@@ -172,7 +171,7 @@ static bool find_first(const struct hzp_grammar *g, struct hzp_byte_set *first, 
 
 static void find_after(struct hzp_grammar *g)
 {
-    struct hzp_byte_set *first = hzp_xcalloc((size_t)g->states, sizeof(*first));
+    HZP_FREED struct hzp_byte_set *first = hzp_xcalloc((size_t)g->states, sizeof(*first));
     for (int32_t s = 0; s < g->states; s++)
         for (int b = 0; b < 256; b++)
             if (next_of(g, s)[g->class_of[b]] >= 0)
@@ -193,7 +192,6 @@ static void find_after(struct hzp_grammar *g)
                     more |= unite(after, &g->rule[g->state[s].rule].after);
             }
     }
-    free(first);
 }
 
 static int too_large(struct hzp_err_text *reterr)

@@ -124,9 +124,6 @@ int hzp_grammar_determinize(struct hzp_grammar *grammar, const struct hzp_rules 
 int hzp_grammar_analyze(struct hzp_grammar *grammar, const struct hzp_rules *rules,
                         struct hzp_err_text *reterr);
 
-/* ---- masks.c ---- */
-int hzp_grammar_make_masks(struct hzp_grammar *grammar, struct hzp_err_text *reterr);
-
 /* ---- run.c ---- */
 
 /* What a walk tells of a token: allowed, or (with `after`) unsure. */

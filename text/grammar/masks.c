@@ -247,9 +247,9 @@ static int fill_masks(struct hzp_grammar *g, int length, const struct kind *kind
     return r;
 }
 
-int hzp_grammar_make_masks(struct hzp_grammar *g, struct hzp_err_text *reterr)
+static int make_masks(struct hzp_grammar *g, struct hzp_err_text *reterr)
 {
-    struct kind *kind = hzp_xcalloc((size_t)g->states, sizeof(*kind));
+    HZP_FREED struct kind *kind = hzp_xcalloc((size_t)g->states, sizeof(*kind));
     int r = HZP_OK;
     for (int k = 0; k < HZP_LENGTHS && r == HZP_OK; k++) {
         uint64_t *looks = looks_make(g, g->lexicon->trie[k].depth);
@@ -258,7 +258,6 @@ int hzp_grammar_make_masks(struct hzp_grammar *g, struct hzp_err_text *reterr)
         g->mask[k] = hzp_xcalloc((size_t)g->masks[k] + 1, sizeof(*g->mask[k]));
         r = fill_masks(g, k, kind, kinds, reterr);
     }
-    free(kind);
     return r;
 }
 
@@ -278,7 +277,7 @@ int hzp_grammar_create(const struct hzp_rules *rules, int32_t root,
     HZP_TRY_GOTO(hzp_grammar_analyze(g, rules, reterr));
     g->bytes = (int64_t)g->states * (int64_t)(sizeof(*g->state) + (size_t)g->classes * 4) +
                g->calls * (int64_t)sizeof(*g->call);
-    HZP_TRY_GOTO(hzp_grammar_make_masks(g, reterr));
+    HZP_TRY_GOTO(make_masks(g, reterr));
     g->counted = g->bytes;
     atomic_fetch_add(lexicon->in_use, g->counted);
     *ret = g;

@@ -66,32 +66,26 @@ void hzp_numeral_fini(struct hzp_numeral *numeral)
 
 bool hzp_numeral_same(const json_t *a, const json_t *b)
 {
-    struct hzp_numeral x, y;
+    HZP_ENDED(hzp_numeral_fini) struct hzp_numeral x = {0}, y = {0};
     if (json_is_integer(a) && json_is_integer(b))
         return json_integer_value(a) == json_integer_value(b);
     if (json_is_real(a) && json_is_real(b))
         return json_real_value(a) == json_real_value(b);
     hzp_numeral_read(a, &x);
     hzp_numeral_read(b, &y);
-    bool same = x.negative == y.negative && x.point == y.point && !strcmp(x.digits, y.digits);
-    hzp_numeral_fini(&x);
-    hzp_numeral_fini(&y);
-    return same;
+    return x.negative == y.negative && x.point == y.point && !strcmp(x.digits, y.digits);
 }
 
 int hzp_numeral_compare(const json_t *a, const json_t *b)
 {
-    struct hzp_numeral x, y;
+    HZP_ENDED(hzp_numeral_fini) struct hzp_numeral x, y;
     hzp_numeral_read(a, &x);
     hzp_numeral_read(b, &y);
     int sign_x = !x.n ? 0 : x.negative ? -1 : 1, sign_y = !y.n ? 0 : y.negative ? -1 : 1;
     int size = (x.point > y.point) - (x.point < y.point);
     if (!size)
         size = strcmp(x.digits, y.digits); /* behind the same point digits compare as text */
-    int order = sign_x != sign_y ? sign_x - sign_y : sign_x * size;
-    hzp_numeral_fini(&x);
-    hzp_numeral_fini(&y);
-    return order;
+    return sign_x != sign_y ? sign_x - sign_y : sign_x * size;
 }
 
 /* ---- the ways to write it ---- */
@@ -177,7 +171,7 @@ static void add_plain(struct numeral *w)
 
 int32_t hzp_json_numeral(struct hzp_schema *s, int32_t from, const json_t *value)
 {
-    struct hzp_numeral of;
+    HZP_ENDED(hzp_numeral_fini) struct hzp_numeral of;
     const char *spelled = hzp_json_spelling(value);
     hzp_numeral_read(value, &of);
     int32_t to = hzp_rules_node(s->rules);
@@ -195,6 +189,5 @@ int32_t hzp_json_numeral(struct hzp_schema *s, int32_t from, const json_t *value
         add_scaled(&w, 1);
     if (of.n > 1)
         add_scaled(&w, of.n);
-    hzp_numeral_fini(&of);
     return to;
 }

@@ -73,13 +73,13 @@ static bool *live_states(const struct hzp_regular *a, bool *ret_whole)
  * steps are left. */
 static struct hzp_regular *trim(struct hzp_regular *a)
 {
-    bool whole, *live = live_states(a, &whole);
+    bool whole;
+    HZP_FREED bool *live = live_states(a, &whole);
     if (!whole) {
-        free(live);
         hzp_regular_destroy(a);
         return NULL;
     }
-    int16_t *new_of = hzp_xcalloc((size_t)a->states + 1, sizeof(*new_of));
+    HZP_FREED int16_t *new_of = hzp_xcalloc((size_t)a->states + 1, sizeof(*new_of));
     int32_t kept = 0;
     for (int32_t s = 0; s < a->states; s++)
         new_of[s] = (int16_t)(live[s] && live[0] ? kept++ : -1);
@@ -93,8 +93,6 @@ static struct hzp_regular *trim(struct hzp_regular *a)
         a->state[new_of[s]] = moved;
     }
     a->states = kept;
-    free(live);
-    free(new_of);
     return a;
 }
 

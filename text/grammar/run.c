@@ -62,7 +62,7 @@ static int32_t frame_of(struct hzp_constraint_run *run, int32_t state, int32_t p
 /* Removes the frames that no stack of the current set has. */
 static void frames_tidy(struct hzp_constraint_run *run)
 {
-    struct hzp_frame *old = run->frame;
+    HZP_FREED struct hzp_frame *old = run->frame;
     int32_t *new_of = hzp_xcalloc((size_t)run->frames, sizeof(*new_of)), count = run->frames;
     run->frame = hzp_xmalloc((size_t)run->frames_room * sizeof(*run->frame));
     for (int32_t i = 0; i < run->now.count; i++)
@@ -76,7 +76,6 @@ static void frames_tidy(struct hzp_constraint_run *run)
     for (int32_t i = 0; i < run->now.count; i++)
         run->now.config[i].frame = new_of[run->now.config[i].frame];
     free(new_of);
-    free(old);
 }
 
 /* ---- sets ---- */

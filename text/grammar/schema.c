@@ -106,7 +106,7 @@ const json_t *hzp_schema_made(struct hzp_schema *s, json_t *schema)
         json_decref(schema);
         return json_true();
     }
-    char *text = hzp_json_dumps(schema, JSON_COMPACT);
+    HZP_FREED char *text = hzp_json_dumps(schema, JSON_COMPACT);
     json_t *known_one = text ? json_object_get(s->made, text) : NULL;
     s->made_bytes += text ? strlen(text) : 0;
     if (!text || s->made_bytes > MADE_BYTES_MAX) {
@@ -117,7 +117,6 @@ const json_t *hzp_schema_made(struct hzp_schema *s, json_t *schema)
         known_one = schema;
     }
     json_decref(schema); /* if it is new, `made` has it */
-    free(text);
     return known_one;
 }
 

@@ -120,7 +120,7 @@ static int expand_one_of(struct combining *c, const json_t *schema)
 /* An alternative for each schema that negates `schema`; with: also given, or NULL. */
 static int expand_not(struct combining *c, const json_t *schema, const json_t *with)
 {
-    json_t *list = json_array();
+    json_auto_t *list = json_array();
     size_t i;
     const json_t *each;
     int r = hzp_schema_negate(c->s, c->at, schema, list);
@@ -133,7 +133,6 @@ static int expand_not(struct combining *c, const json_t *schema, const json_t *w
             add(c, with);
         alternative(c, "");
     }
-    json_decref(list);
     return r;
 }
 

@@ -63,7 +63,8 @@ int hzp_type_of(const json_t *value)
     }
 }
 
-int hzp_schema_types(struct hzp_schema *s, const json_t *schema, int depth)
+/* Types that values of the schema can have, at most. */
+static int types_of(struct hzp_schema *s, const json_t *schema, int depth)
 {
     static const char *const unions[] = {"anyOf", "oneOf"};
     const json_t *found, *each;
@@ -76,7 +77,7 @@ int hzp_schema_types(struct hzp_schema *s, const json_t *schema, int depth)
     found = json_object_get(schema, "$ref");
     if (found) {
         const json_t *target = hzp_schema_resolve(s, json_string_value(found));
-        return target ? hzp_schema_types(s, target, depth + 1) : HZP_TYPE_ALL;
+        return target ? types_of(s, target, depth + 1) : HZP_TYPE_ALL;
     }
     if (hzp_schema_named_types(schema))
         types &= hzp_schema_named_types(schema);
@@ -91,7 +92,7 @@ int hzp_schema_types(struct hzp_schema *s, const json_t *schema, int depth)
     for (int u = 0; u < HZP_COUNT(unions); u++) {
         found = json_object_get(schema, unions[u]);
         some = 0;
-        json_array_foreach(found, i, each) some |= hzp_schema_types(s, each, depth + 1);
+        json_array_foreach(found, i, each) some |= types_of(s, each, depth + 1);
         if (json_is_array(found))
             types &= some;
     }
@@ -171,7 +172,7 @@ static bool disjoint(struct hzp_schema *s, const json_t *a, const json_t *b, con
 {
     a = hzp_schema_followed(s, a);
     b = hzp_schema_followed(s, b);
-    int both = hzp_schema_types(s, a, 0) & hzp_schema_types(s, b, 0);
+    int both = types_of(s, a, 0) & types_of(s, b, 0);
     if (!both || values_disjoint(s, a, b))
         return true;
     if (depth > DEPTH_MAX || s->looks-- <= 0)

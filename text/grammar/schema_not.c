@@ -82,17 +82,16 @@ static void emit_numbers(struct hzp_schema *s, json_t *ret, json_t *const *numbe
 static int negate_values(struct hzp_schema *s, const json_t *list, json_t *ret)
 {
     const json_t *each;
-    json_t *number[NUMBERS_MAX], *strings = json_array();
+    json_t *number[NUMBERS_MAX];
+    json_auto_t *strings = json_array();
     size_t i;
     int types = 0, n = 0, booleans = 0;
     json_array_foreach(list, i, each)
     {
         int type = hzp_type_of(each);
         if (type & (HZP_TYPE_ARRAY | HZP_TYPE_OBJECT) ||
-            (hzp_json_is_number(each) && n == NUMBERS_MAX)) {
-            json_decref(strings);
+            (hzp_json_is_number(each) && n == NUMBERS_MAX))
             return HZP_EINVAL;
-        }
         types |= hzp_json_is_number(each) ? HZP_TYPE_INTEGER | HZP_TYPE_NUMBER : type;
         if (hzp_json_is_number(each))
             number[n++] = (json_t *)each;
@@ -109,7 +108,6 @@ static int negate_values(struct hzp_schema *s, const json_t *list, json_t *ret)
         emit_numbers(s, ret, number, n);
     if (json_array_size(strings))
         emit(s, ret, json_pack("{s:s, s:{s:O}}", "type", "string", "not", "enum", strings));
-    json_decref(strings);
     return HZP_OK;
 }
 
@@ -218,9 +216,8 @@ static bool negate_keyword(struct hzp_schema *s, const json_t *schema, const cha
     if (!strcmp(key, "enum"))
         return negate_values(s, value, ret) == HZP_OK;
     if (!strcmp(key, "const")) {
-        json_t *list = json_pack("[O]", value);
+        json_auto_t *list = json_pack("[O]", value);
         int r = negate_values(s, list, ret);
-        json_decref(list);
         return r == HZP_OK;
     }
     if (!strcmp(key, "pattern") || !strcmp(key, "format")) {

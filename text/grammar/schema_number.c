@@ -38,7 +38,7 @@ const struct hzp_schema_bound hzp_schema_bound[HZP_SCHEMA_BOUNDS] = {
 /* Beyond 18 digits before the point: 10^18. */
 static void decimal_of(const json_t *value, struct decimal *ret)
 {
-    struct hzp_numeral number;
+    HZP_ENDED(hzp_numeral_fini) struct hzp_numeral number;
     memset(ret, 0, sizeof(*ret));
     hzp_numeral_read(value, &number);
     ret->negative = number.negative;
@@ -46,7 +46,6 @@ static void decimal_of(const json_t *value, struct decimal *ret)
     if (number.n && number.point > HZP_JSON_DIGITS_MAX) {
         ret->whole[0] = '1';
         memset(ret->whole + 1, '0', HZP_JSON_DIGITS_MAX);
-        hzp_numeral_fini(&number);
         return;
     }
     for (int64_t i = 0; i < number.point; i++)
@@ -63,7 +62,6 @@ static void decimal_of(const json_t *value, struct decimal *ret)
     while (f && ret->fraction[f - 1] == '0')
         f--;
     ret->fraction[f] = '\0';
-    hzp_numeral_fini(&number);
 }
 
 /* ---- automata of digits ---- */

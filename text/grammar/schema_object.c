@@ -75,13 +75,12 @@ static void collect(struct object *o, const char *name, uint32_t patterns)
 static int name_valid(struct object *o, const char *name)
 {
     int valid = 1;
-    json_t *text = json_string(name);
+    json_auto_t *text = json_string(name);
     for (int32_t k = 0; k < o->at->schemas && valid > 0; k++) {
         const json_t *names = json_object_get(o->at->schema[k], "propertyNames");
         if (names)
             valid = hzp_schema_valid(o->s, text, names, 0);
     }
-    json_decref(text);
     return valid;
 }
 

@@ -39,7 +39,7 @@ struct hzp_schema {
     int32_t items, items_room;
     int64_t listed;   /* schemas in all lists that rules were asked for */
     int64_t compares; /* comparisons of values that may still be made */
-    int32_t looks;    /* parts that hzp_schema_types and _valid may still look at */
+    int32_t looks;    /* parts that types and validity may still look at */
     json_t *made;     /* schemas that were made, by their text */
     size_t made_bytes;
     struct hzp_regular
@@ -187,8 +187,6 @@ int hzp_type_mask(const json_t *type);
 /* Those that a schema names by "type", with OpenAPI's "nullable": true null too; all without. */
 int hzp_schema_named_types(const json_t *schema);
 int hzp_type_of(const json_t *value);
-/* Types that values of the schema can have, at most. */
-int hzp_schema_types(struct hzp_schema *s, const json_t *schema, int depth);
 /* What a reference refers to, through several; else the schema. */
 const json_t *hzp_schema_followed(const struct hzp_schema *s, const json_t *schema);
 /* Whether no value satisfies both; false if that cannot be told.  has: a member that the values

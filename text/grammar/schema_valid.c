@@ -177,9 +177,8 @@ static int member_valid(struct hzp_schema *s, const char *name, const json_t *va
     if (!any && more && valid > 0)
         valid = hzp_schema_valid(s, value, more, depth + 1);
     if (names && valid > 0) {
-        json_t *text = json_string(name);
+        json_auto_t *text = json_string(name);
         valid = hzp_schema_valid(s, text, names, depth + 1);
-        json_decref(text);
     }
     return valid;
 }

@@ -207,7 +207,8 @@ static void add_keyword(struct jparser *p, struct jnode *call)
     call->kw = kw;
 }
 
-void hzp_j_parse_arguments(struct jparser *p, struct jnode *call)
+/* The arguments of a call in brackets into a node. */
+static void parse_arguments(struct jparser *p, struct jnode *call)
 {
     hzp_j_expect(p, T_OP, "(");
     for (bool first = true; another(p, first, ")"); first = false) {
@@ -235,7 +236,7 @@ static struct jnode *parse_call(struct jparser *p, struct jnode *of)
         if (!strcmp(p->jinja->names[of->name], refused[i]))
             hzp_j_refuse(p, HZP_EUNSUP, "the function %s is not supported", refused[i]);
     node->a = of;
-    hzp_j_parse_arguments(p, node);
+    parse_arguments(p, node);
     return node;
 }
 
@@ -283,7 +284,7 @@ struct jnode *hzp_j_parse_filters(struct jparser *p, struct jnode *a, bool first
         node->a = a;
         find_builtin(p, node, true);
         if (hzp_j_is(p, T_OP, "("))
-            hzp_j_parse_arguments(p, node);
+            parse_arguments(p, node);
         if (++chain > p->m->depth_max / 2)
             hzp_j_refuse(p, HZP_EUNSUP, "the expression is nested too deeply");
         a = node;
@@ -308,7 +309,7 @@ static struct jnode *parse_test(struct jparser *p, struct jnode *of)
     node->a = of;
     find_builtin(p, node, false);
     if (hzp_j_is(p, T_OP, "(")) {
-        hzp_j_parse_arguments(p, node);
+        parse_arguments(p, node);
     } else if (begins_test_argument(p)) {
         hzp_j_nodes_add(p, node, parse_postfix(p, parse_primary(p)));
     }

@@ -41,5 +41,3 @@ struct jnode *hzp_j_parse_tuple(struct jparser *p, bool with_condition, const ch
 struct jnode *hzp_j_parse_target(struct jparser *p, const char *end, bool with_attr);
 /* Filters after a value; a NULL: a chain that begins with a filter's name. */
 struct jnode *hzp_j_parse_filters(struct jparser *p, struct jnode *a, bool first);
-/* The arguments of a call in brackets into a node. */
-void hzp_j_parse_arguments(struct jparser *p, struct jnode *call);

@@ -10,7 +10,8 @@
 #include <string.h>
 #include <utf8proc.h>
 
-void hzp_j_float_text(double d, char *ret, size_t size)
+/* Python's repr of a float, at most 32 bytes. */
+static void float_text(double d, char *ret, size_t size)
 {
     char digits[40];
     if (isnan(d) || isinf(d)) {
@@ -140,7 +141,7 @@ static void number_out(struct jmem *m, struct jbuf *buf, struct jval v)
     if (v.type == J_INT)
         snprintf(text, sizeof(text), "%lld", (long long)v.i);
     else if (!v.spelled)
-        hzp_j_float_text(v.d, text, sizeof(text));
+        float_text(v.d, text, sizeof(text));
     hzp_j_add_text(m, buf, v.type == J_FLOAT && v.spelled ? v.n->text : text);
 }
 

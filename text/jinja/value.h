@@ -205,8 +205,6 @@ bool hzp_j_next(struct jmem *m, struct jiter *it, struct jval *ret);
 /* Appends str(v); repr: as in a list. */
 void hzp_j_print(struct jmem *m, struct jbuf *buf, struct jval v, bool repr);
 struct jval hzp_j_str(struct jmem *m, struct jval v); /* a string as it is, else str(v) */
-/* Python's repr of a float, at most 32 bytes. */
-void hzp_j_float_text(double d, char *ret, size_t size);
 
 /* json.dumps.  indent: NULL for one line. */
 struct jjson {

@@ -138,7 +138,7 @@ int hzp_pattern_regex(const char *source, size_t bytes, const char *where, struc
         return hzp_fail(reterr, HZP_EFORMAT,
                         "%s: regular expression of %zu bytes: too long, or with a NUL byte", where,
                         bytes);
-    struct hzp_textbuf text = {0};
+    HZP_ENDED(hzp_textbuf_fini) struct hzp_textbuf text = {0};
     const char *why = NULL;
     struct hzp_pattern *pattern = hzp_xcalloc(1, sizeof(*pattern));
     int r = translate(source, bytes, &why, &text);
@@ -147,7 +147,6 @@ int hzp_pattern_regex(const char *source, size_t bytes, const char *where, struc
                      source, why != NULL ? why : "its size");
     else
         r = compile(text.data, source, where, pattern, reterr);
-    hzp_textbuf_fini(&text);
     if (r < 0)
         hzp_pattern_free(pattern);
     else

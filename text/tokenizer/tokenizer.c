@@ -59,10 +59,9 @@ static void scratch_give(struct hzp_tokenizer *tok, struct hzp_tokenizer_scratch
         scratch_free(scratch);
         return;
     }
-    hzp_lock_take(&tok->lock);
+    HZP_LOCKED(&tok->lock);
     scratch->next = tok->free;
     tok->free = scratch;
-    hzp_lock_release(&tok->lock);
 }
 
 void hzp_tokenizer_close(struct hzp_tokenizer *tok)

@@ -236,12 +236,10 @@ static int load_merge(struct hzp_vocab *vocab, const json_t *json, uint32_t rank
                         "%s: merge %u must be two tokens, as \"a b\" or [\"a\", \"b\"]", where,
                         rank);
     size_t left = (size_t)(space - text), all = json_string_length(json);
-    char *copy = hzp_xmalloc(left + 1); /* NUL-terminated for the error text */
+    HZP_FREED char *copy = hzp_xmalloc(left + 1); /* NUL-terminated for the error text */
     memcpy(copy, text, left);
     copy[left] = 0;
-    int r = add_merge(vocab, copy, left, space + 1, all - left - 1, rank, where, reterr);
-    free(copy);
-    return r;
+    return add_merge(vocab, copy, left, space + 1, all - left - 1, rank, where, reterr);
 }
 
 static int load_merges(struct hzp_vocab *vocab, const json_t *json, const char *where,

@@ -58,9 +58,8 @@ static void add_text(struct hzp_answer *a, const struct hzp_block_writer *writer
     }
     if (a->c->params.logprobs >= 0 && a->block.kind == HZP_BLOCK_TEXT)
         add_logprobs(a, part);
-    json_t *json = json_stringn_nocheck(text, bytes);
+    json_auto_t *json = json_stringn_nocheck(text, bytes);
     writer->more(a, json, before);
-    json_decref(json);
 }
 
 void hzp_blocks_write(struct hzp_answer *a, const struct hzp_block_writer *writer)
@@ -118,12 +117,23 @@ json_t *hzp_block_text(const struct hzp_answer *a)
 
 /* ---- requests ---- */
 
-void hzp_blocks_copy(const json_t *from, const char *const names[][2], json_t *to)
+/* The next pair of names from *at on; false: there is none. */
+static bool next_pair(const char **at, char own[64], char chat[64])
 {
-    for (int i = 0; names[i][0]; i++) {
-        json_t *value = json_object_get(from, names[i][0]);
+    int own_bytes = 0, chat_bytes = 0;
+    if (sscanf(*at, " %63[^ =]%n=%63[^ ]%n", own, &own_bytes, chat, &chat_bytes) < 2)
+        strcpy(chat, own);
+    *at += HZP_MAX(own_bytes, chat_bytes);
+    return own_bytes > 0;
+}
+
+void hzp_blocks_copy(const json_t *from, const char *names, json_t *to)
+{
+    char own[64] = "", chat[64];
+    while (next_pair(&names, own, chat)) {
+        json_t *value = json_object_get(from, own);
         if (value && !json_is_null(value))
-            json_object_set(to, names[i][1], value);
+            json_object_set(to, chat, value);
     }
 }
 
@@ -205,54 +215,50 @@ int hzp_blocks_tools(const json_t *body,
     return HZP_OK;
 }
 
-/* The names of a chat's fields without effect become the request's own, and these are added. */
-static json_t *rename_ignored(json_t *of_chat, const char *const names[][2], const json_t *places,
-                              json_t *own)
+/* An error about one of the chat's fields becomes one about the request's own. */
+static void rename_field(const char *names, struct hzp_err_text *reterr)
+{
+    char own[64] = "", chat[64];
+    while (reterr && next_pair(&names, own, chat))
+        if (!strcmp(reterr->param, chat)) {
+            set_param(reterr, own);
+            return;
+        }
+}
+
+/* The names of a chat's fields without effect (taken over) become the request's own, and these are
+ * added. */
+static json_t *rename_ignored(json_t *of_chat, const char *names, const json_t *places, json_t *own)
 {
     json_t *all = own || of_chat ? json_array() : NULL, *name;
     size_t i;
     json_array_foreach(of_chat, i, name)
     {
         struct hzp_err_text its = {.text = ""};
-        int k = 0;
         snprintf(its.param, sizeof(its.param), "%s", json_string_value(name));
-        while (names[k][0] && strcmp(names[k][1], its.param) != 0)
-            k++;
-        if (names[k][0])
-            set_param(&its, names[k][0]);
+        rename_field(names, &its);
         hzp_blocks_rename(places, &its);
         json_array_append_new(all, json_string(its.param));
     }
     if (own)
         json_array_extend(all, own);
     json_decref(of_chat);
-    json_decref(own);
     return all;
 }
 
-int hzp_blocks_parse(json_t *chat, const char *const names[][2], const struct hzp_engine *engine,
+int hzp_blocks_parse(json_t *chat, const char *names, const struct hzp_engine *engine,
                      const struct hzp_answer_form *form, json_t *ignored, json_t *asked,
                      struct hzp_completion_params *ret, struct hzp_err_text *reterr)
 {
-    json_t *places = hzp_blocks_places(chat);
+    json_auto_t *places = hzp_blocks_places(chat);
     int r = hzp_chat_parse(chat, engine, ret, reterr);
-    json_decref(chat);
-    if (r < 0)
-        hzp_blocks_rename(places, reterr);
     if (r < 0) {
-        json_decref(places);
-        for (int i = 0; reterr && names[i][0]; i++)
-            if (!strcmp(reterr->param, names[i][1])) {
-                set_param(reterr, names[i][0]);
-                break;
-            }
-        json_decref(ignored);
-        json_decref(asked);
+        hzp_blocks_rename(places, reterr);
+        rename_field(names, reterr);
         return r;
     }
     ret->ignored = rename_ignored(ret->ignored, names, places, ignored);
-    json_decref(places);
-    ret->asked = asked;
+    ret->asked = json_incref(asked);
     ret->form = form;
     return HZP_OK;
 }

@@ -33,8 +33,9 @@ json_t *hzp_block_text(const struct hzp_answer *a);
 
 /* ---- requests ---- */
 
-/* Copies fields of a request to the chat's under other names: pairs of names, ended by NULL. */
-void hzp_blocks_copy(const json_t *from, const char *const names[][2], json_t *to);
+/* Copies fields of a request to the chat's.  names: with blanks between them; own=chat: it has
+ * another name in a chat. */
+void hzp_blocks_copy(const json_t *from, const char *names, json_t *to);
 
 /* A message {"role", "content"}, appended to the chat's; takes over content. */
 json_t *hzp_blocks_add_message(json_t *messages, const char *role, json_t *content);
@@ -54,11 +55,11 @@ int hzp_blocks_tools(const json_t *body,
                                  struct hzp_err_text *reterr),
                      json_t *chat, struct hzp_err_text *reterr);
 
-/* Parses the chat that a request was translated into (takes it over; names: as copied, an error is
- * about the request's), and makes its answer one of this form.  ignored: names of the request's own
- * fields without effect, NULL: none; taken over.
- * asked: what the answer repeats of the request; taken over.  Errors as hzp_chat_parse. */
-int hzp_blocks_parse(json_t *chat, const char *const names[][2], const struct hzp_engine *engine,
+/* Parses the chat that a request was translated into (names: as copied, an error is about the
+ * request's), and makes its answer one of this form.  ignored: names of the request's own fields
+ * without effect, NULL: none.  asked: what the answer repeats of the request.  All three stay the
+ * caller's.  Errors as hzp_chat_parse. */
+int hzp_blocks_parse(json_t *chat, const char *names, const struct hzp_engine *engine,
                      const struct hzp_answer_form *form, json_t *ignored, json_t *asked,
                      struct hzp_completion_params *ret, struct hzp_err_text *reterr);
 

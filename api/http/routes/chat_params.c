@@ -242,12 +242,12 @@ static void ignore_reasoning(const json_t *message, size_t i, const struct hzp_t
     char param[64];
     for (int k = 0; hzp_chat_reasoning[k]; k++) {
         json_t *said = json_object_get(message, hzp_chat_reasoning[k]);
-        json_t *alone = json_pack("{s:s, s:O*}", "role", "assistant", hzp_chat_reasoning[k], said);
+        json_auto_t *alone =
+            json_pack("{s:s, s:O*}", "role", "assistant", hzp_chat_reasoning[k], said);
         snprintf(param, sizeof(param), "messages[%zu].%s", i, hzp_chat_reasoning[k]);
         if (json_string_length(said) && json_array_size(params->ignored) < HZP_FIELDS_IGNORED_MAX &&
             hzp_chat_check_whole(alone, i, text, NULL) < 0)
             ignore(params, param);
-        json_decref(alone);
     }
 }
 

@@ -233,7 +233,8 @@ int hzp_completion_submit(struct hzp_completion *c, struct hzp_err_text *reterr)
     /* All or none: after an error nothing runs and the listener is not called.  Without one it may
      * end the completion before the call has returned. */
     struct hzp_engine *engine = c->engine;
-    struct hzp_request **rq = hzp_xcalloc((size_t)c->choices, sizeof(struct hzp_request *));
+    HZP_FREED struct hzp_request **rq =
+        hzp_xcalloc((size_t)c->choices, sizeof(struct hzp_request *));
     int32_t count = 0;
     for (int32_t i = 0; i < c->choices; i++)
         if (c->choice[i].finish == HZP_FINISH_NONE)
@@ -243,7 +244,6 @@ int hzp_completion_submit(struct hzp_completion *c, struct hzp_err_text *reterr)
         r = hzp_engine_submit(engine, rq, count, reterr);
     else
         hzp_notify_post(c->listener.notify, &c->note); /* no engine will */
-    free(rq);
     return r;
 }
 

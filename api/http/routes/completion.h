@@ -135,9 +135,6 @@ int hzp_structure_make(struct hzp_completion_params *params, const struct hzp_en
                        enum hzp_structure_size size, bool (*abandoned)(void *ctx), void *ctx,
                        struct hzp_err_text *reterr);
 void hzp_structure_params_fini(struct hzp_completion_params *params);
-/* n, min_tokens; max_tokens is checked against min_tokens later. */
-int hzp_completion_check_choices(const struct hzp_completion_params *params,
-                                 struct hzp_err_text *reterr);
 
 /* Reads the body of POST /v1/chat/completions.  Errors as above. */
 int hzp_chat_parse(const json_t *body, const struct hzp_engine *engine,
@@ -292,9 +289,6 @@ json_t *hzp_stop_reason_json(const struct hzp_completion *c, const struct hzp_ch
 void hzp_completion_choose(struct hzp_completion *c);
 /* The choice with this index, NULL: none. */
 const struct hzp_choice *hzp_completion_choice(const struct hzp_completion *c, int32_t index);
-/* vLLM's prompt_logprobs: null for the first token, then of each token and the likeliest ones
- * {"ID": {"logprob", "rank", "decoded_token"}}. */
-json_t *hzp_prompt_logprobs_json(const struct hzp_completion *c, const struct hzp_choice *choice);
 /* Adds token_ids and prompt_token_ids, if they are asked for. */
 void hzp_choice_add_ids(const struct hzp_completion *c, const struct hzp_choice *choice,
                         int32_t token0, bool first, json_t *json);

@@ -159,16 +159,14 @@ static json_t *token_key(const struct hzp_completion *c, int32_t id)
     const char *text = hzp_token_bytes(c, id, &bytes);
     if (hzp_utf8_valid(text, bytes) == bytes)
         return json_stringn(text, bytes);
-    struct hzp_textbuf key = {0};
+    HZP_ENDED(hzp_textbuf_fini) struct hzp_textbuf key = {0};
     hzp_textbuf_append(&key, "bytes:", 6);
     for (size_t i = 0; i < bytes; i++) {
         char code[8];
         snprintf(code, sizeof(code), "\\x%02x", (unsigned char)text[i]);
         hzp_textbuf_append(&key, code, 4);
     }
-    json_t *json = json_stringn(key.data, key.bytes);
-    hzp_textbuf_fini(&key);
-    return json;
+    return json_stringn(key.data, key.bytes);
 }
 
 static void add_token(const struct hzp_completion *c, struct logprobs *to,
@@ -201,7 +199,7 @@ static int32_t add_prompt(const struct hzp_completion *c, const struct hzp_choic
 {
     const struct hzp_request *rq = choice->rq;
     struct hzp_detokenizer detok;
-    struct hzp_textbuf text = {0};
+    HZP_ENDED(hzp_textbuf_fini) struct hzp_textbuf text = {0};
     hzp_detokenizer_init(&detok, c->engine->parts.tok, c->params.skip_special);
     int32_t offset = 0;
     for (int32_t p = 0; p < rq->prompt_count; p++) {
@@ -219,7 +217,6 @@ static int32_t add_prompt(const struct hzp_completion *c, const struct hzp_choic
         if (hzp_detokenizer_feed(&detok, rq->prompt[p], &text) == HZP_OK)
             offset += (int32_t)hzp_utf8_count(text.data, text.bytes);
     }
-    hzp_textbuf_fini(&text);
     return offset;
 }
 
@@ -257,7 +254,9 @@ static void add_prompt_token(const struct hzp_completion *c, int32_t id, float l
                                   rank, "decoded_token", token_text(c, id)));
 }
 
-json_t *hzp_prompt_logprobs_json(const struct hzp_completion *c, const struct hzp_choice *choice)
+/* vLLM's prompt_logprobs: null for the first token, then of each token and the likeliest ones
+ * {"ID": {"logprob", "rank", "decoded_token"}}. */
+static json_t *prompt_logprobs_json(const struct hzp_completion *c, const struct hzp_choice *choice)
 {
     const struct hzp_request *rq = choice->rq;
     json_t *list = json_array();
@@ -325,7 +324,7 @@ static json_t *choice_text(const struct hzp_completion *c, const struct hzp_choi
     size_t bytes = choice->text.bytes - text0;
     if (!c->params.echo || !first)
         return hzp_text_json(text, bytes);
-    struct hzp_textbuf all = {0};
+    HZP_ENDED(hzp_textbuf_fini) struct hzp_textbuf all = {0};
     const struct hzp_textbuf *prompt = &c->params.prompt_text[choice->prompt];
     const struct hzp_tokens *ids = &c->params.prompt[choice->prompt];
     if (prompt->data)
@@ -334,9 +333,7 @@ static json_t *choice_text(const struct hzp_completion *c, const struct hzp_choi
         hzp_tokenizer_decode(c->engine->parts.tok, ids->ids, ids->n, c->params.skip_special, &all);
     if (bytes)
         hzp_textbuf_append(&all, text, bytes);
-    json_t *json = hzp_text_json(all.data, all.bytes);
-    hzp_textbuf_fini(&all);
-    return json;
+    return hzp_text_json(all.data, all.bytes);
 }
 
 const char *hzp_changed_name(const struct hzp_choice *choice)
@@ -418,7 +415,7 @@ static json_t *text_part(const struct hzp_completion *c, const struct hzp_choice
     json_object_set_new(json, "finish_reason", hzp_finish_json(choice));
     json_object_set_new(json, "stop_reason", hzp_stop_reason_json(c, choice));
     if (c->params.prompt_logprobs >= 0)
-        json_object_set_new(json, "prompt_logprobs", hzp_prompt_logprobs_json(c, choice));
+        json_object_set_new(json, "prompt_logprobs", prompt_logprobs_json(c, choice));
     hzp_choice_add_ids(c, choice, token0, first, json);
     return json;
 }

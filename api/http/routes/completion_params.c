@@ -181,12 +181,10 @@ static int add_tokens(struct hzp_completion_params *params, const struct hzp_eng
 /* Whether the tokenizer has this mark as one special token. */
 static bool has_mark(const struct hzp_tokenizer *tok, const char *mark)
 {
-    struct hzp_tokens ids = {0};
-    bool has = hzp_tokenizer_encode((struct hzp_tokenizer *)tok, mark, strlen(mark),
-                                    HZP_TOKENIZER_PARSE_SPECIAL, INT32_MAX, &ids, NULL) == HZP_OK &&
-               ids.n == 1;
-    hzp_tokens_fini(&ids);
-    return has;
+    HZP_ENDED(hzp_tokens_fini) struct hzp_tokens ids = {0};
+    return hzp_tokenizer_encode((struct hzp_tokenizer *)tok, mark, strlen(mark),
+                                HZP_TOKENIZER_PARSE_SPECIAL, INT32_MAX, &ids, NULL) == HZP_OK &&
+           ids.n == 1;
 }
 
 /* Prompt and suffix between the tokenizer's tokens for fill-in-the-middle. */
@@ -225,15 +223,12 @@ static int fill_middle(const struct hzp_engine *engine, const json_t *prompt, co
 static int add_string(struct hzp_completion_params *params, const struct hzp_engine *engine,
                       const json_t *value, struct hzp_err_text *reterr)
 {
-    struct hzp_textbuf text = {0};
+    HZP_ENDED(hzp_textbuf_fini) struct hzp_textbuf text = {0};
     if (!params->suffix)
         return hzp_completion_add_text(params, engine, json_string_value(value),
                                        json_string_length(value), reterr);
-    int r = fill_middle(engine, value, params->suffix, &text, reterr);
-    if (r == HZP_OK)
-        r = hzp_completion_add_text(params, engine, text.data, text.bytes, reterr);
-    hzp_textbuf_fini(&text);
-    return r;
+    HZP_TRY(fill_middle(engine, value, params->suffix, &text, reterr));
+    return hzp_completion_add_text(params, engine, text.data, text.bytes, reterr);
 }
 
 /* Adds to an error the index of the prompt it is about. */
@@ -459,8 +454,7 @@ int hzp_completion_parse_common(const json_t *body, const struct hzp_engine *eng
     return read_biases(body, engine, params, reterr);
 }
 
-int hzp_completion_check_choices(const struct hzp_completion_params *params,
-                                 struct hzp_err_text *reterr)
+static int check_choices(const struct hzp_completion_params *params, struct hzp_err_text *reterr)
 {
     if ((int64_t)params->prompts * params->n <= HZP_CHOICES_MAX)
         return HZP_OK;
@@ -480,7 +474,7 @@ int hzp_completion_parse(const json_t *body, const struct hzp_engine *engine,
     HZP_TRY_GOTO(hzp_completion_parse_common(body, engine, ret, reterr));
     HZP_TRY_GOTO(hzp_structure_parse(body, engine, NULL, false, ret, reterr));
     HZP_TRY_GOTO(read_prompt(body, engine, ret, reterr));
-    HZP_TRY_GOTO(hzp_completion_check_choices(ret, reterr));
+    HZP_TRY_GOTO(check_choices(ret, reterr));
     ret->suffix = NULL;
     return HZP_OK;
 out:

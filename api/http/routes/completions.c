@@ -348,34 +348,26 @@ enum MHD_Result hzp_route_completion(struct hzp_exchange *x)
     if (atomic_load(&x->server->state) != HZP_SERVER_UP)
         return hzp_reply_unavailable(x);
     enum MHD_Result r;
-    json_t *body = hzp_exchange_json(x, &r);
-    if (!body)
+    json_auto_t *body = hzp_exchange_json(x, &r);
+    if (!body || wrong_model(x, body, &r))
         return r;
     struct hzp_err_text err = {0};
-    struct hzp_completion_params params;
-    int code = HZP_OK;
-    bool refused = wrong_model(x, body, &r);
-    if (!refused)
-        code = parse_whole(x, parse_of(fields), body, &params, &err);
-    if (!refused && code == HZP_OK)
-        count_unknown(&x->server->unknown, fields, body);
+    HZP_ENDED(hzp_completion_params_fini) struct hzp_completion_params params = {0};
+    int code = parse_whole(x, parse_of(fields), body, &params, &err);
+    if (code < 0)
+        return hzp_reply_fail(x, code, &err);
+    count_unknown(&x->server->unknown, fields, body);
     json_decref(body);
-    if (!refused && code == HZP_OK && hzp_demands_refused(x, &params.demands, &r)) {
-        hzp_completion_params_fini(&params);
-        refused = true;
-    }
-    if (refused)
+    body = NULL; /* its memory goes to the completion */
+    if (hzp_demands_refused(x, &params.demands, &r))
         return r;
-    if (code == HZP_OK && !hzp_exchange_keep(x, hzp_completion_bytes(&params))) {
-        hzp_completion_params_fini(&params);
+    if (!hzp_exchange_keep(x, hzp_completion_bytes(&params)))
         return hzp_reply_no_memory(x);
-    }
-    if (code == HZP_OK && !hzp_structure_find(&params, x->server->engine)) {
+    if (!hzp_structure_find(&params, x->server->engine)) {
         x->resume = resume;
         hzp_structure_wait(x, &params, go_on);
         return MHD_YES;
     }
-    if (code == HZP_OK)
-        code = start(x, &params, &err);
+    code = start(x, &params, &err);
     return code < 0 ? hzp_reply_fail(x, code, &err) : MHD_YES;
 }

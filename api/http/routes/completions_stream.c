@@ -33,12 +33,11 @@ static void give_up(struct hzp_answer *a)
 /* Appends one event; takes over json. */
 static void add_event(struct hzp_answer *a, json_t *json)
 {
-    char *text = json ? hzp_json_dumps(json, HZP_JSON_FORM) : NULL;
+    HZP_FREED char *text = json ? hzp_json_dumps(json, HZP_JSON_FORM) : NULL;
     json_decref(json);
     if (!text || append_text(&a->out, "data: ") < 0 || append_text(&a->out, text) < 0 ||
         append_text(&a->out, "\n\n") < 0)
         give_up(a);
-    free(text);
 }
 
 void hzp_stream_event(struct hzp_answer *a, const char *name, json_t *json)
@@ -75,7 +74,7 @@ static struct hzp_usage choice_usage(const struct hzp_completion *c,
 static int make_head(struct hzp_answer *a, uint64_t version)
 {
     json_t *json = chunk_json(a, version, NULL);
-    char *text = json ? hzp_json_dumps(json, HZP_JSON_FORM) : NULL;
+    HZP_FREED char *text = json ? hzp_json_dumps(json, HZP_JSON_FORM) : NULL;
     json_decref(json);
     size_t bytes = text ? strlen(text) : 0; /* {...,"choices":[]} */
     int r = HZP_ENOMEM;
@@ -84,7 +83,6 @@ static int make_head(struct hzp_answer *a, uint64_t version)
     if (bytes > 2 && append_text(&a->head, "data: ") == HZP_OK &&
         hzp_textbuf_append(&a->head, text, bytes - 2) == HZP_OK)
         r = append_text(&a->head, "{\"index\":");
-    free(text);
     return r;
 }
 

@@ -44,19 +44,14 @@ static int read_inputs(const json_t *body, const struct hzp_engine *engine,
 int hzp_embeddings_parse(const json_t *body, const struct hzp_engine *engine,
                          struct hzp_completion_params *ret, struct hzp_err_text *reterr)
 {
-    json_t *ignored = NULL;
+    json_auto_t *ignored = NULL;
     bool normalize = true;
     memset(ret, 0, sizeof(*ret));
-    int r = hzp_fields_check(&hzp_fields_embeddings, body, &ignored, reterr);
-    if (r == HZP_OK)
-        r = read_inputs(body, engine, ret, reterr);
-    if (r < 0) {
-        json_decref(ignored);
-        return r;
-    }
+    HZP_TRY(hzp_fields_check(&hzp_fields_embeddings, body, &ignored, reterr));
+    HZP_TRY(read_inputs(body, engine, ret, reterr));
     hzp_given_bool(body, "normalize", &normalize);
     ret->form = &hzp_answer_embeddings;
-    ret->ignored = ignored;
+    ret->ignored = json_incref(ignored);
     ret->base64 = hzp_given_word(body, "encoding_format", "base64");
     ret->raw = !normalize;
     ret->pooling = hzp_given_word(body, "pooling", "last") ? HZP_POOLING_LAST : HZP_POOLING_MEAN;
@@ -70,7 +65,7 @@ static json_t *base64_json(const float *value, int32_t n)
 {
     static const char digit[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
     size_t bytes = (size_t)n * 4, at = 0;
-    char *text = malloc((bytes + 2) / 3 * 4 + 1);
+    HZP_FREED char *text = malloc((bytes + 2) / 3 * 4 + 1);
     for (size_t i = 0; text && i < bytes; i += 3) {
         uint32_t group = 0;
         for (size_t k = i; k < i + 3; k++) {
@@ -82,9 +77,7 @@ static json_t *base64_json(const float *value, int32_t n)
         for (int d = 0; d < 4; d++)
             text[at++] = i + (size_t)d > bytes ? '=' : digit[group >> (18 - 6 * d) & 63];
     }
-    json_t *json = text ? json_stringn_nocheck(text, at) : NULL;
-    free(text);
-    return json;
+    return text ? json_stringn_nocheck(text, at) : NULL;
 }
 
 static json_t *embedding_json(const struct hzp_completion *c, const struct hzp_choice *choice)

@@ -71,7 +71,8 @@ static struct hzp_sample *receipt_of(const struct hzp_choice *choice)
 {
     const struct hzp_request *rq = choice->rq;
     int32_t prompt = rq->prompt_count, n = prompt + choice->seen;
-    int32_t *token = hzp_xcalloc((size_t)n, sizeof(*token) + sizeof(struct hzp_row_loss) + 1);
+    HZP_FREED int32_t *token =
+        hzp_xcalloc((size_t)n, sizeof(*token) + sizeof(struct hzp_row_loss) + 1);
     struct hzp_row_loss *how = (struct hzp_row_loss *)(token + n);
     uint8_t *learn = (uint8_t *)(how + n);
     memcpy(token, rq->prompt, (size_t)prompt * sizeof(*token));
@@ -83,9 +84,7 @@ static struct hzp_sample *receipt_of(const struct hzp_choice *choice)
     }
     bool ended = atomic_load(&rq->state) == HZP_REQUEST_STOPPED && choice->stop_string < 0;
     learn[n - 1] += ended && token[n - 1] == rq->stop_token;
-    struct hzp_sample *ret = hzp_sample_create_losses(token, learn, NULL, how, n);
-    free(token);
-    return ret;
+    return hzp_sample_create_losses(token, learn, NULL, how, n);
 }
 
 /* The lock is held.  The oldest receipts make room for the new one. */
@@ -114,9 +113,8 @@ void hzp_feedback_note(struct hzp_feedback *f, const char *id, const struct hzp_
                               .receipt = f->bytes_max ? receipt_of(choice) : NULL};
         snprintf(noted.id, sizeof(noted.id), i ? "%s/%d" : "%s", id, i);
         noted.hash = hzp_fnv(HZP_FNV, noted.id, strlen(noted.id));
-        hzp_lock_take(&f->lock);
+        HZP_LOCKED(&f->lock);
         add(f, &noted);
-        hzp_lock_release(&f->lock);
     }
 }
 
@@ -135,7 +133,7 @@ static struct noted *find(struct hzp_feedback *f, const char *id)
 bool hzp_feedback_score(struct hzp_feedback *f, const char *id, double score, uint64_t *ret_version,
                         bool *ret_trial)
 {
-    hzp_lock_take(&f->lock);
+    HZP_LOCKED(&f->lock);
     struct noted *a = find(f, id);
     if (a) {
         bool scored = a->scored;
@@ -152,46 +150,41 @@ bool hzp_feedback_score(struct hzp_feedback *f, const char *id, double score, ui
                             &(struct hzp_trial_side){.scores = !scored,
                                                      .score = scored ? score - before : score});
     }
-    hzp_lock_release(&f->lock);
     return a != NULL;
 }
 
 void hzp_feedback_read(struct hzp_feedback *f, struct hzp_feedback_stats *ret)
 {
-    hzp_lock_take(&f->lock);
+    HZP_LOCKED(&f->lock);
     *ret = f->stats;
-    hzp_lock_release(&f->lock);
 }
 
 struct hzp_sample *hzp_feedback_receipt(struct hzp_feedback *f, const char *id)
 {
-    hzp_lock_take(&f->lock);
+    HZP_LOCKED(&f->lock);
     const struct noted *a = find(f, id);
     const struct hzp_sample *s = a ? a->receipt : NULL;
     struct hzp_sample *ret =
         s ? hzp_sample_create_losses(s->token, s->learn, NULL, s->how, s->count) : NULL;
-    hzp_lock_release(&f->lock);
     return ret;
 }
 
 bool hzp_feedback_taught(struct hzp_feedback *f, const json_t *id, int64_t number)
 {
-    hzp_lock_take(&f->lock);
+    HZP_LOCKED(&f->lock);
     struct noted *a = id ? find(f, json_string_value(id)) : NULL;
     bool there = a && a->receipt;
     if (there)
         a->taught |= 1ull << (number & 63);
     if (there && !number)
         drop(f, a);
-    hzp_lock_release(&f->lock);
     return there;
 }
 
 void hzp_feedback_forget(struct hzp_feedback *f, int64_t number)
 {
-    hzp_lock_take(&f->lock);
+    HZP_LOCKED(&f->lock);
     for (int i = 0; i < HZP_FEEDBACK_ANSWERS; i++)
         if (f->answer[i].taught >> (number & 63) & 1)
             drop(f, &f->answer[i]);
-    hzp_lock_release(&f->lock);
 }

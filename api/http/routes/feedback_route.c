@@ -37,7 +37,7 @@ static int find(struct hzp_exchange *x, const char *field, struct hzp_sample **r
 static int correct(const struct hzp_examples *ex, const json_t *text, int32_t prompt,
                    struct hzp_sample **s, struct hzp_err_text *reterr)
 {
-    struct hzp_tokens tokens = {0};
+    HZP_ENDED(hzp_tokens_fini) struct hzp_tokens tokens = {0};
     int32_t last = (*s)->count - 1, end = (*s)->learn[last] == 2 ? (*s)->token[last] : ex->eos;
     int r = hzp_tokens_append(&tokens, (*s)->token, (size_t)prompt);
     if (r >= 0 && ex->tok)
@@ -50,13 +50,11 @@ static int correct(const struct hzp_examples *ex, const json_t *text, int32_t pr
     if (r >= 0 && end >= 0)
         r = hzp_tokens_append(&tokens, &end, 1);
     if (r >= 0) {
-        uint8_t *learn = hzp_xcalloc(tokens.n, 1);
+        HZP_FREED uint8_t *learn = hzp_xcalloc(tokens.n, 1);
         memset(learn + prompt, 1, tokens.n - (size_t)prompt);
         hzp_sample_destroy(*s);
         *s = hzp_sample_create_losses(tokens.ids, learn, NULL, NULL, (int32_t)tokens.n);
-        free(learn);
     }
-    hzp_tokens_fini(&tokens);
     return r;
 }
 

@@ -19,12 +19,10 @@ const struct hzp_field *hzp_field_find(const struct hzp_field_set *set, const ch
 /* Whether the value is the field's default. */
 static bool is_preset(const struct hzp_field *field, const json_t *value)
 {
-    json_t *preset = field->preset ? json_loads(field->preset, JSON_DECODE_ANY, NULL) : NULL;
-    bool same = json_is_number(preset) && json_is_number(value)
-                    ? json_number_value(preset) == json_number_value(value)
-                    : preset && json_equal(preset, value);
-    json_decref(preset);
-    return same;
+    json_auto_t *preset = field->preset ? json_loads(field->preset, JSON_DECODE_ANY, NULL) : NULL;
+    return json_is_number(preset) && json_is_number(value)
+               ? json_number_value(preset) == json_number_value(value)
+               : preset && json_equal(preset, value);
 }
 
 /* Whether a refused field's value is the one that a server without the field has anyway. */

@@ -71,7 +71,7 @@ static json_t *parts_json(const struct hzp_tokenizer *tok, const struct hzp_samp
     json_t *parts = json_array();
     int32_t count = HZP_MIN(end, begin + TEXT_TOKENS);
     for (int32_t from = begin, to; from < count; from = to) {
-        struct hzp_textbuf text = {NULL, 0, 0};
+        HZP_ENDED(hzp_textbuf_fini) struct hzp_textbuf text = {NULL, 0, 0};
         for (to = from + 1; to < count && !sample->learn[to] == !sample->learn[from];)
             to++;
         if (hzp_tokenizer_decode(tok, sample->token + from, (size_t)(to - from), true, &text) >= 0)
@@ -79,7 +79,6 @@ static json_t *parts_json(const struct hzp_tokenizer *tok, const struct hzp_samp
                                   json_pack("{s:o, s:b}", "text",
                                             hzp_text_json(text.data ? text.data : "", text.bytes),
                                             "learned", sample->learn[from]));
-        hzp_textbuf_fini(&text);
     }
     return parts;
 }

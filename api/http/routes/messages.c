@@ -30,8 +30,7 @@ static int read_text(const json_t *value, const char *param, json_t **ret,
     }
     if (!json_is_array(value))
         return hzp_wrong(reterr, param, "must be a string or a list of blocks of text");
-    struct hzp_textbuf text = {0};
-    int r = HZP_OK;
+    HZP_ENDED(hzp_textbuf_fini) struct hzp_textbuf text = {0};
     json_array_foreach(value, i, block)
     {
         const char *type = json_string_value(json_object_get(block, "type"));
@@ -39,16 +38,11 @@ static int read_text(const json_t *value, const char *param, json_t **ret,
         char path[96];
         snprintf(path, sizeof(path), "%s[%zu]", param, i);
         if (!type || strcmp(type, "text") != 0 || !json_is_string(more))
-            r = hzp_wrong(reterr, path, "must be a block of text: this server reads text only");
-        else
-            r = join(&text, more, param, reterr);
-        if (r < 0)
-            break;
+            return hzp_wrong(reterr, path, "must be a block of text: this server reads text only");
+        HZP_TRY(join(&text, more, param, reterr));
     }
-    if (r == HZP_OK)
-        *ret = hzp_text_json(text.data, text.bytes);
-    hzp_textbuf_fini(&text);
-    return r;
+    *ret = hzp_text_json(text.data, text.bytes);
+    return HZP_OK;
 }
 
 /* tool_result: a message of the role tool. */
@@ -124,7 +118,7 @@ static int add_message(const json_t *message, size_t i, json_t *messages,
 {
     const char *role = json_string_value(json_object_get(message, "role"));
     const json_t *content = json_object_get(message, "content");
-    json_t *text = NULL, *thinking = NULL, *calls = json_array();
+    json_auto_t *text = NULL, *thinking = NULL, *calls = json_array();
     struct said said = {0};
     char param[48], path[64];
     int r = HZP_OK;
@@ -153,9 +147,6 @@ static int add_message(const json_t *message, size_t i, json_t *messages,
         if (thinking)
             json_object_set(made, "reasoning_content", thinking);
     }
-    json_decref(text);
-    json_decref(thinking);
-    json_decref(calls);
     return r;
 }
 
@@ -280,53 +271,33 @@ static int read_chat(const json_t *body, json_t *chat, struct hzp_err_text *rete
 int hzp_messages_count(const json_t *body, const struct hzp_engine *engine, json_t **ret,
                        struct hzp_err_text *reterr)
 {
-    struct hzp_textbuf text = {0};
-    struct hzp_tokens tokens = {0};
-    json_t *chat = json_object();
-    int r = read_chat(body, chat, reterr);
-    json_t *places = hzp_blocks_places(chat);
-    if (r == HZP_OK) {
-        r = hzp_chat_prompt(chat, engine, &text, reterr);
-        if (r < 0)
-            hzp_blocks_rename(places, reterr);
-    }
-    json_decref(places);
-    if (r == HZP_OK)
-        r = hzp_tokenizer_encode(engine->parts.tok, text.bytes ? text.data : "", text.bytes,
-                                 HZP_TOKENIZER_PARSE_SPECIAL, INT32_MAX, &tokens, reterr);
-    if (r == HZP_OK)
-        *ret = json_pack("{s:I}", "input_tokens", (json_int_t)tokens.n);
-    json_decref(chat);
-    hzp_textbuf_fini(&text);
-    hzp_tokens_fini(&tokens);
-    return r;
+    HZP_ENDED(hzp_textbuf_fini) struct hzp_textbuf text = {0};
+    HZP_ENDED(hzp_tokens_fini) struct hzp_tokens tokens = {0};
+    json_auto_t *chat = json_object();
+    HZP_TRY(read_chat(body, chat, reterr));
+    json_auto_t *places = hzp_blocks_places(chat);
+    int r = hzp_chat_prompt(chat, engine, &text, reterr);
+    if (r < 0)
+        hzp_blocks_rename(places, reterr);
+    HZP_TRY(r);
+    HZP_TRY(hzp_tokenizer_encode(engine->parts.tok, text.bytes ? text.data : "", text.bytes,
+                                 HZP_TOKENIZER_PARSE_SPECIAL, INT32_MAX, &tokens, reterr));
+    *ret = json_pack("{s:I}", "input_tokens", (json_int_t)tokens.n);
+    return HZP_OK;
 }
 
 int hzp_messages_parse(const json_t *body, const struct hzp_engine *engine,
                        struct hzp_completion_params *ret, struct hzp_err_text *reterr)
 {
-    static const char *const names[][2] = {
-        {"max_tokens", "max_tokens"},
-        {"stop_sequences", "stop"},
-        {"thinking.type", "chat_template_kwargs.enable_thinking"},
-        {"stream", "stream"},
-        {"temperature", "temperature"},
-        {"top_k", "top_k"},
-        {"top_p", "top_p"},
-        {"output_config.format", "response_format"},
-        {"output_config.effort", "reasoning_effort"},
-        {NULL, NULL}};
-    json_t *ignored = NULL, *chat = json_object();
-    int r = hzp_fields_check(&hzp_fields_messages, body, &ignored, reterr);
-    if (r == HZP_OK && !json_is_number(json_object_get(body, "max_tokens")))
-        r = hzp_wrong(reterr, "max_tokens", "is missing");
-    if (r == HZP_OK)
-        r = read_chat(body, chat, reterr);
-    if (r < 0) {
-        json_decref(ignored);
-        json_decref(chat);
-        return r;
-    }
+    static const char names[] =
+        "max_tokens stop_sequences=stop thinking.type=chat_template_kwargs.enable_thinking stream "
+        "temperature top_k top_p output_config.format=response_format "
+        "output_config.effort=reasoning_effort";
+    json_auto_t *ignored = NULL, *chat = json_object();
+    HZP_TRY(hzp_fields_check(&hzp_fields_messages, body, &ignored, reterr));
+    if (!json_is_number(json_object_get(body, "max_tokens")))
+        return hzp_wrong(reterr, "max_tokens", "is missing");
+    HZP_TRY(read_chat(body, chat, reterr));
     hzp_blocks_copy(body, names, chat);
     return hzp_blocks_parse(chat, names, engine, &hzp_answer_messages, ignored, NULL, ret, reterr);
 }
@@ -338,9 +309,8 @@ int hzp_messages_parse(const json_t *body, const struct hzp_engine *engine,
 static json_t *input_json(const struct hzp_textbuf *text)
 {
     const char *data = text->bytes ? text->data : "";
-    json_t *object = hzp_json_load(data, text->bytes, 0, NULL, NULL);
+    json_auto_t *object = hzp_json_load(data, text->bytes, 0, NULL, NULL);
     bool whole = json_is_object(object);
-    json_decref(object);
     return whole ? hzp_json_spelled(data, text->bytes)
                  : json_pack("{s:o}", "INVALID_JSON", hzp_text_json(data, text->bytes));
 }

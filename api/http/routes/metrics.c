@@ -108,23 +108,21 @@ static void count_choice(struct hzp_metrics *m, const struct hzp_request *rq, in
 
 void hzp_metrics_params(struct hzp_metrics *m, int32_t n, int32_t max_tokens)
 {
-    hzp_lock_take(&m->lock);
+    HZP_LOCKED(&m->lock);
     observe(&m->n, n);
     observe(&m->max_tokens, max_tokens);
-    hzp_lock_release(&m->lock);
 }
 
 void hzp_metrics_completed(struct hzp_metrics *m, const struct hzp_completion *c)
 {
     int32_t longest = 0;
-    hzp_lock_take(&m->lock);
+    HZP_LOCKED(&m->lock);
     for (int32_t i = 0; i < c->choices; i++) {
         const struct hzp_choice *choice = &c->choice[i];
         count_choice(m, choice->rq, choice->seen, hzp_choice_end(c, choice));
         longest = HZP_MAX(longest, choice->seen);
     }
     observe(&m->longest, longest);
-    hzp_lock_release(&m->lock);
 }
 
 /* Routes that monitors poll: vLLM leaves them out of the http_* metrics. */
@@ -149,7 +147,7 @@ static void count_time(struct hzp_metrics *m, const struct hzp_request_info *inf
 
 void hzp_metrics_http(struct hzp_metrics *m, const struct hzp_request_info *info, int status)
 {
-    hzp_lock_take(&m->lock);
+    HZP_LOCKED(&m->lock);
     int i = 0;
     while (i < m->https &&
            (m->http[i].status != status || strcmp(m->http[i].handler, info->route) ||
@@ -162,7 +160,6 @@ void hzp_metrics_http(struct hzp_metrics *m, const struct hzp_request_info *info
         m->http[i].count++;
     if (status && !is_probe(info->route))
         count_time(m, info);
-    hzp_lock_release(&m->lock);
 }
 
 uint64_t hzp_metrics_http_class(const struct hzp_metrics *m, int i, int class)
@@ -177,8 +174,7 @@ uint64_t hzp_metrics_http_class(const struct hzp_metrics *m, int i, int class)
 
 void hzp_metrics_update(struct hzp_metrics *m, const struct hzp_update_report *report)
 {
-    hzp_lock_take(&m->lock);
+    HZP_LOCKED(&m->lock);
     m->update = *report;
     m->update_seconds += (double)report->wall_ns * 1e-9;
-    hzp_lock_release(&m->lock);
 }

@@ -8,6 +8,7 @@
 #include "api/http/routes/routes.h"
 #include "api/learn/outlook.h"
 #include "base/arena.h"
+#include "base/file.h"
 #include "base/thread.h"
 #include "device/fallback.h"
 #include "device/meter.h"
@@ -101,7 +102,7 @@ static void loop(struct hzp_page *p, struct hzp_server *server)
 
 static void split(struct hzp_page *p, struct hzp_server *server)
 {
-    struct hzp_split_report *r = malloc(sizeof(*r));
+    HZP_FREED struct hzp_split_report *r = malloc(sizeof(*r));
     if (!r)
         return; /* the page is served without them */
     hzp_split_read(hzp_loop_split(server->engine->parts.loop), hzp_now_ns(), r);
@@ -113,7 +114,6 @@ static void split(struct hzp_page *p, struct hzp_server *server)
     hzp_page_head(p, "hzpserve_split_steps_total");
     for (int i = 0; i < HZP_LIMIT_COUNT; i++)
         hzp_page_labelled(p, "limit", hzp_split_limit_name(i), (double)r->limited[i]);
-    free(r);
 }
 
 static void versions(struct hzp_page *p, struct hzp_server *server)
@@ -252,7 +252,7 @@ static void ranks_of_job(struct hzp_page *p, struct hzp_server *server)
     struct hzp_ranks *ranks = server->engine->config.ranks;
     if (!ranks || ranks->ranks == 1)
         return;
-    struct hzp_control_state *of = hzp_xcalloc((size_t)ranks->ranks, sizeof(*of));
+    HZP_FREED struct hzp_control_state *of = hzp_xcalloc((size_t)ranks->ranks, sizeof(*of));
     struct hzp_ranks_standing now;
     hzp_ranks_standing(ranks, &now);
     for (int r = 0; r < ranks->ranks; r++)
@@ -275,7 +275,6 @@ static void ranks_of_job(struct hzp_page *p, struct hzp_server *server)
         now.wire_bytes = link.wire_bytes;
     }
     hzp_page_sources(p, &(struct hzp_metric_sources){.ranks = &now});
-    free(of);
 }
 
 static void counted(struct hzp_page *p, const struct hzp_metrics *m)
@@ -317,11 +316,9 @@ static void process(struct hzp_page *p)
 {
     long long pages = 0, ticks = sysconf(_SC_CLK_TCK), user = 0, system = 0, start = 0;
     char text[1024] = "", *at = NULL;
-    FILE *file = fopen("/proc/self/stat", "re");
+    HZP_ENDED(hzp_file_end) FILE *file = fopen("/proc/self/stat", "re");
     if (file && fgets(text, sizeof(text), file))
         at = strrchr(text, ')'); /* a name may contain anything */
-    if (file)
-        fclose(file);
     if (!at || sscanf(at + 2,
                       "%*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %lld %lld %*s %*s %*s %*s "
                       "%*s %*s %lld %*s %lld",
@@ -336,11 +333,9 @@ static void process(struct hzp_page *p)
                    (double)pages * (double)sysconf(_SC_PAGESIZE));
     hzp_page_plain(p, "process_start_time_seconds", began);
     int files = 0;
-    DIR *dir = opendir("/proc/self/fd");
+    HZP_ENDED(hzp_dir_end) DIR *dir = opendir("/proc/self/fd");
     while (dir && readdir(dir))
         files++;
-    if (dir)
-        closedir(dir);
     hzp_page_plain(p, "process_open_fds", HZP_MAX(files - 3, 0));
     struct rlimit limit;
     if (getrlimit(RLIMIT_NOFILE, &limit) == 0)
@@ -353,29 +348,23 @@ static double http_seconds(void)
     static const char *const names[] = {"MHD-", "hzp-http", "hzp-notify", "hzp-door", "hzp-hangup"};
     char path[64], name[32] = "";
     double sum = 0;
-    DIR *dir = opendir("/proc/self/task");
+    HZP_ENDED(hzp_dir_end) DIR *dir = opendir("/proc/self/task");
     struct dirent *entry;
     while (dir && (entry = readdir(dir))) {
         unsigned long long ran = 0;
         if (entry->d_name[0] < '0' || entry->d_name[0] > '9')
             continue;
         snprintf(path, sizeof(path), "/proc/self/task/%.16s/comm", entry->d_name);
-        FILE *file = fopen(path, "re");
+        HZP_ENDED(hzp_file_end) FILE *of_name = fopen(path, "re");
         bool ours = false;
-        if (file && fgets(name, sizeof(name), file))
+        if (of_name && fgets(name, sizeof(name), of_name))
             for (int i = 0; i < HZP_COUNT(names); i++)
                 ours |= !strncmp(name, names[i], strlen(names[i]));
-        if (file)
-            fclose(file);
         snprintf(path, sizeof(path), "/proc/self/task/%.16s/schedstat", entry->d_name);
-        file = ours ? fopen(path, "re") : NULL;
+        HZP_ENDED(hzp_file_end) FILE *file = ours ? fopen(path, "re") : NULL;
         if (file && fscanf(file, "%llu", &ran) == 1)
             sum += (double)ran * 1e-9;
-        if (file)
-            fclose(file);
     }
-    if (dir)
-        closedir(dir);
     return sum;
 }
 
@@ -434,14 +423,13 @@ char *hzp_metrics_page(struct hzp_server *server)
     mesh(&page, server->engine->sites);
     hzp_rollouts_metrics(&page, server->engine);
     /* Copies the counters, so that the lock is not held while the page is written. */
-    struct hzp_metrics *copy = hzp_xmalloc(sizeof(*copy));
+    HZP_FREED struct hzp_metrics *copy = hzp_xmalloc(sizeof(*copy));
     hzp_lock_take(&server->metrics->lock);
     *copy = *server->metrics;
     hzp_lock_release(&server->metrics->lock);
     counted(&page, copy);
     http(&page, copy);
     process(&page);
-    free(copy);
     if (fclose(page.out)) {
         free(text);
         return NULL;

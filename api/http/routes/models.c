@@ -18,16 +18,14 @@ static json_t *generation_json(const struct hzp_server *server)
     static const char *const used[] = {"do_sample", "temperature", "top_p",
                                        "top_k",     "min_p",       "repetition_penalty"};
     char path[PATH_MAX];
-    json_t *config = NULL, *ret = json_object();
+    json_auto_t *config = NULL;
     const char *dir = server->engine->parts.source_dir;
     snprintf(path, sizeof(path), "%s/generation_config.json", dir ? dir : "");
-    if (!dir || hzp_json_read(path, GENERATION_BYTES_MAX, HZP_JSON_UNIQUE, &config, NULL) < 0) {
-        json_decref(ret);
+    if (!dir || hzp_json_read(path, GENERATION_BYTES_MAX, HZP_JSON_UNIQUE, &config, NULL) < 0)
         return json_null();
-    }
+    json_t *ret = json_object();
     for (int i = 0; i < HZP_COUNT(used); i++)
         json_object_set(ret, used[i], json_object_get(config, used[i]));
-    json_decref(config);
     return ret;
 }
 

@@ -76,7 +76,8 @@ static json_t *members_json(const struct hzp_members *members)
 
 static json_t *set_schema(const struct hzp_field_set *set)
 {
-    json_t *fields = json_object(), *needed = json_array(), *refused = json_object(), *json;
+    json_auto_t *needed = json_array(), *refused = json_object();
+    json_t *fields = json_object(), *json;
     for (int g = 0; g < HZP_FIELD_GROUPS_MAX && set->group[g]; g++)
         for (const struct hzp_field *field = set->group[g]; field->name; field++)
             add_field(field, set->exact, fields, needed, refused);
@@ -88,8 +89,6 @@ static json_t *set_schema(const struct hzp_field_set *set)
         json_object_set(json, "x-refused", refused);
     if (set->members)
         json_object_set_new(json, "x-members", members_json(set->members));
-    json_decref(needed);
-    json_decref(refused);
     return json;
 }
 

@@ -14,12 +14,11 @@ void hzp_operator_keep(struct hzp_engine *engine)
     for (int r = 0; engine->front && hzp_front_rank(engine->front, r, &is) == HZP_OK; r++)
         if (is.draining)
             json_array_append_new(drained, json_integer(r));
-    json_t *all = json_pack("{s:o, s:o}", "policy", hzp_policy_kept(engine), "drained", drained);
-    char *text = all ? json_dumps(all, JSON_COMPACT) : NULL;
+    json_auto_t *all =
+        json_pack("{s:o, s:o}", "policy", hzp_policy_kept(engine), "drained", drained);
+    HZP_FREED char *text = all ? json_dumps(all, JSON_COMPACT) : NULL;
     if (text)
         hzp_life_keep(text);
-    free(text);
-    json_decref(all);
 }
 
 void hzp_operator_restore(struct hzp_engine *engine)
@@ -28,7 +27,7 @@ void hzp_operator_restore(struct hzp_engine *engine)
     int64_t staleness;
     size_t i;
     json_t *rank, *all = NULL;
-    char *text = hzp_life_kept();
+    HZP_FREED char *text = hzp_life_kept();
     if (!text)
         return;
     all = json_loads(text, 0, NULL);
@@ -42,5 +41,4 @@ void hzp_operator_restore(struct hzp_engine *engine)
     json_array_foreach((json_t *)drained, i, rank) if (engine->front)
         hzp_front_drain(engine->front, (int)json_integer_value(rank), true);
     json_decref(all);
-    free(text);
 }

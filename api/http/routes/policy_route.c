@@ -61,7 +61,7 @@ static json_t *measured_json(const struct hzp_split_report *r)
 static json_t *policy_json(struct hzp_engine *e)
 {
     struct hzp_weights_stats weights;
-    struct hzp_split_report *r = malloc(sizeof(*r));
+    HZP_FREED struct hzp_split_report *r = malloc(sizeof(*r));
     if (!r)
         return NULL;
     hzp_weights_read_stats(e->parts.weights, &weights);
@@ -70,7 +70,7 @@ static json_t *policy_json(struct hzp_engine *e)
     for (int i = 0; i < HZP_LIMIT_COUNT; i++)
         json_object_set_new(limited, hzp_split_limit_name(i),
                             json_integer((json_int_t)r->limited[i]));
-    json_t *json = json_pack(
+    return json_pack(
         "{s:s, s:{s:o, s:o}, s:f, s:i, s:o, s:f, s:f, s:f, s:{s:I, s:I, s:f, s:o, s:o, s:o, s:o, "
         "s:o}}",
         "object", "policy", "slo", "ttft_ms", goal_json(r->policy.ttft_ns), "itl_ms",
@@ -82,8 +82,6 @@ static json_t *policy_json(struct hzp_engine *e)
         (json_int_t)r->trained, "train_min_now", r->floor_part, "itl_follows_ms",
         goal_json(r->derived_itl_ns), "ttft_follows_ms", goal_json(r->derived_ttft_ns), "predicted",
         predicted_json(r), "measured", measured_json(r), "steps_by_limit", limited);
-    free(r);
-    return json;
 }
 
 enum MHD_Result hzp_route_policy(struct hzp_exchange *x)

@@ -151,7 +151,7 @@ void hzp_replicas_metrics(struct hzp_page *page, const struct hzp_engine *engine
     if (!engine->front)
         return;
     int ranks = hzp_front_ranks(engine->front);
-    struct hzp_front_rank *is = hzp_xcalloc((size_t)ranks, sizeof(*is));
+    HZP_FREED struct hzp_front_rank *is = hzp_xcalloc((size_t)ranks, sizeof(*is));
     for (int r = 0; r < ranks; r++)
         hzp_front_rank(engine->front, r, &is[r]);
     for (int i = 0; i < HZP_COUNT(metrics); i++) {
@@ -161,5 +161,4 @@ void hzp_replicas_metrics(struct hzp_page *page, const struct hzp_engine *engine
                 fprintf(page->out, "%s{%s,rank=\"%d\"} %.10g\n", page->name, page->labels, r,
                         value_of(&is[r], i));
     }
-    free(is);
 }

@@ -136,19 +136,16 @@ static enum MHD_Result reply_upload(struct hzp_exchange *x, uint64_t checksum)
     const struct hzp_layout *l = hzp_assembly_whole(&x->server->engine->parts);
     enum hzp_dtype type = hzp_weights_type(x->server->engine->parts.weights);
     struct hzp_err_text err = {.text = ""};
-    uint64_t *received = hzp_xcalloc((size_t)l->units + 1, sizeof(*received));
+    HZP_FREED uint64_t *received = hzp_xcalloc((size_t)l->units + 1, sizeof(*received));
     int r = hzp_state_upload_received(x->server->engine->state, checksum, received, &err);
-    if (r < 0) {
-        free(received);
+    if (r < 0)
         return hzp_reply_conflict(x, r, &err);
-    }
     char text[20];
     json_t *missing = json_array();
     for (int32_t u = 0; u < l->units; u++)
         if (received[u] < hzp_manifest_unit_bytes(l, type, u))
             json_array_append_new(missing, json_pack("{s:i, s:I}", "unit", (int)u, "offset",
                                                      (json_int_t)received[u]));
-    free(received);
     hzp_checksum_text(checksum, text);
     return hzp_reply_pack(x, "{s:s, s:s, s:i, s:o, s:I}", "object", "upload", "checksum", text,
                           "units", (int)l->units, "missing", missing, "piece_bytes",

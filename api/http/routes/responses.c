@@ -22,7 +22,7 @@ static int read_content(const json_t *content, const char *param, json_t **ret,
     }
     if (!json_is_array(content))
         return hzp_wrong(reterr, param, "must be a string or a list of parts");
-    json_t *parts = json_array();
+    json_auto_t *parts = json_array();
     json_array_foreach(content, i, part)
     {
         char path[96];
@@ -30,13 +30,12 @@ static int read_content(const json_t *content, const char *param, json_t **ret,
         json_t *text = json_object_get(part, type && !strcmp(type, "refusal") ? "refusal" : "text");
         bool known = type && hzp_among("input_text output_text text refusal", type);
         if (!known || !json_is_string(text)) {
-            json_decref(parts);
             snprintf(path, sizeof(path), "%s[%zu]", param, i);
             return hzp_wrong(reterr, path, "must be a part of text: this server reads text only");
         }
         json_array_append_new(parts, json_pack("{s:s, s:O}", "type", "text", "text", text));
     }
-    *ret = parts;
+    *ret = json_incref(parts);
     return HZP_OK;
 }
 
@@ -90,7 +89,7 @@ static int add_reasoning(const json_t *item, const char *param, json_t *messages
     const json_t *content = json_object_get(item, "content"), *part;
     json_t *message = only_reasoned(messages);
     const json_t *before = json_object_get(message, "reasoning_content");
-    struct hzp_textbuf all = {0};
+    HZP_ENDED(hzp_textbuf_fini) struct hzp_textbuf all = {0};
     size_t i;
     int r = hzp_textbuf_append(&all, json_string_value(before), json_string_length(before));
     if (!json_array_size(content))
@@ -105,7 +104,6 @@ static int add_reasoning(const json_t *item, const char *param, json_t *messages
         message = hzp_blocks_add_message(messages, "assistant", json_string(""));
     if (r == HZP_OK && all.bytes)
         json_object_set_new(message, "reasoning_content", hzp_text_json(all.data, all.bytes));
-    hzp_textbuf_fini(&all);
     return r < 0 ? hzp_fail_param(reterr, r, param, "no memory for %s", param) : HZP_OK;
 }
 
@@ -187,13 +185,8 @@ static int read_tool(const json_t *tool, const char *path, json_t **ret,
     if (!hzp_json_is_text(json_object_get(tool, "type")) || strcmp(type, "function") != 0 ||
         !json_is_string(json_object_get(tool, "name")))
         return hzp_wrong(reterr, path, "must be a function with a name: there are no other tools");
-    static const char *const names[][2] = {{"name", "name"},
-                                           {"description", "description"},
-                                           {"parameters", "parameters"},
-                                           {"strict", "strict"},
-                                           {NULL, NULL}};
     *ret = json_object();
-    hzp_blocks_copy(tool, names, *ret);
+    hzp_blocks_copy(tool, "name description parameters strict", *ret);
     return HZP_OK;
 }
 
@@ -268,19 +261,11 @@ static int read_include(const json_t *body, json_t *chat, struct hzp_err_text *r
 /* What the answer repeats of the request. */
 static json_t *repeated(const json_t *body)
 {
-    static const char *const names[][2] = {{"instructions", "instructions"},
-                                           {"max_output_tokens", "max_output_tokens"},
-                                           {"metadata", "metadata"},
-                                           {"parallel_tool_calls", "parallel_tool_calls"},
-                                           {"reasoning", "reasoning"},
-                                           {"temperature", "temperature"},
-                                           {"text", "text"},
-                                           {"tool_choice", "tool_choice"},
-                                           {"tools", "tools"},
-                                           {"top_logprobs", "top_logprobs"},
-                                           {"top_p", "top_p"},
-                                           {"user", "user"},
-                                           {NULL, NULL}};
+    static const char names[] = "instructions max_output_tokens metadata parallel_tool_calls "
+                                "reasoning temperature text tool_choice tools top_logprobs top_p "
+                                "user";
+    const char *name;
+    json_t *given;
     json_t *json =
         json_pack("{s:n, s:n, s:{}, s:b, s:{s:n, s:n}, s:f, s:{s:{s:s}}, s:s, s:[], s:f, s:s,"
                   " s:n, s:b, s:b}",
@@ -289,12 +274,12 @@ static json_t *repeated(const json_t *body)
                   "text", "tool_choice", "auto", "tools", "top_p", 1.0, "truncation", "disabled",
                   "previous_response_id", "store", 0, "background", 0);
     hzp_blocks_copy(body, names, json);
-    for (int i = 0; names[i][0]; i++) { /* with all digits, more than other numbers of answers */
-        const json_t *value = json_object_get(json, names[i][1]);
-        char *text = json_object_get(body, names[i][0]) ? hzp_chat_dumps(value) : NULL;
+    json_object_foreach((json_t *)(uintptr_t)body, name, given)
+    { /* with all digits, more than other numbers of answers */
+        HZP_FREED char *text =
+            hzp_among(names, name) ? hzp_chat_dumps(json_object_get(json, name)) : NULL;
         if (text)
-            json_object_set_new(json, names[i][1], hzp_json_spelled(text, strlen(text)));
-        free(text);
+            json_object_set_new(json, name, hzp_json_spelled(text, strlen(text)));
     }
     return json;
 }
@@ -302,39 +287,23 @@ static json_t *repeated(const json_t *body)
 int hzp_responses_parse(const json_t *body, const struct hzp_engine *engine,
                         struct hzp_completion_params *ret, struct hzp_err_text *reterr)
 {
-    static const char *const names[][2] = {{"max_output_tokens", "max_tokens"},
-                                           {"parallel_tool_calls", "parallel_tool_calls"},
-                                           {"seed", "seed"},
-                                           {"stream", "stream"},
-                                           {"temperature", "temperature"},
-                                           {"top_k", "top_k"},
-                                           {"top_logprobs", "top_logprobs"},
-                                           {"top_p", "top_p"},
-                                           {"ignore_eos", "ignore_eos"},
-                                           {"priority", "priority"},
-                                           {"text.format", "response_format"},
-                                           {"reasoning.effort", "reasoning_effort"},
-                                           {NULL, NULL}};
-    json_t *ignored = NULL, *chat = json_object(), *messages = json_array();
+    static const char names[] =
+        "max_output_tokens=max_tokens parallel_tool_calls seed stream temperature top_k "
+        "top_logprobs top_p ignore_eos priority text.format=response_format "
+        "reasoning.effort=reasoning_effort";
+    json_auto_t *ignored = NULL, *chat = json_object();
+    json_t *messages = json_array();
     json_object_set_new(chat, "messages", messages);
-    int r = hzp_fields_check(&hzp_fields_responses, body, &ignored, reterr);
-    if (r == HZP_OK)
-        r = read_input(body, chat, messages, &ignored, reterr);
-    if (r == HZP_OK)
-        r = hzp_blocks_tools(body, read_tool, chat, reterr);
+    HZP_TRY(hzp_fields_check(&hzp_fields_responses, body, &ignored, reterr));
+    HZP_TRY(read_input(body, chat, messages, &ignored, reterr));
+    HZP_TRY(hzp_blocks_tools(body, read_tool, chat, reterr));
     read_choice(body, chat);
-    if (r == HZP_OK)
-        r = read_nested(body, chat, reterr);
-    if (r == HZP_OK)
-        r = read_include(body, chat, reterr);
-    if (r < 0) {
-        json_decref(ignored);
-        json_decref(chat);
-        return r;
-    }
+    HZP_TRY(read_nested(body, chat, reterr));
+    HZP_TRY(read_include(body, chat, reterr));
     hzp_blocks_copy(body, names, chat);
-    return hzp_blocks_parse(chat, names, engine, &hzp_answer_responses, ignored, repeated(body),
-                            ret, reterr);
+    json_auto_t *asked = repeated(body);
+    return hzp_blocks_parse(chat, names, engine, &hzp_answer_responses, ignored, asked, ret,
+                            reterr);
 }
 
 /* ---- answers ---- */
@@ -426,11 +395,9 @@ static json_t *response_json(const struct hzp_answer *a, json_t *items)
 
 static json_t *whole(struct hzp_answer *a)
 {
-    json_t *items = json_array();
+    json_auto_t *items = json_array();
     hzp_blocks_whole(a, done_json, items);
-    json_t *json = response_json(a, items);
-    json_decref(items);
-    return json;
+    return response_json(a, items);
 }
 
 /* ---- events ---- */

@@ -62,27 +62,23 @@ static int read_prompt(const struct hzp_engine *engine, const char *list, size_t
                        struct hzp_err_text *reterr)
 {
     bool chat = !strcmp(list, "messages");
-    struct hzp_completion_params params;
-    json_t *body =
+    HZP_ENDED(hzp_completion_params_fini) struct hzp_completion_params params = {0};
+    json_auto_t *body =
         json_pack("{s:O, s:i}", chat ? "messages" : "prompt", value, "max_tokens", max_tokens);
     char param[48];
     int r = chat ? hzp_chat_parse(body, engine, &params, reterr)
                  : hzp_completion_parse(body, engine, &params, reterr);
-    json_decref(body);
     snprintf(param, sizeof(param), "%s[%zu]", list, at);
     if (r < 0) {
         snprintf(reterr->param, sizeof(reterr->param), "%s", param);
         return r;
     }
-    if (params.prompts != 1 || !params.prompt[0].n) {
-        r = hzp_wrong(reterr, param, "must be one prompt with tokens");
-    } else {
-        ret->count = (int32_t)params.prompt[0].n;
-        ret->token = hzp_xcalloc(params.prompt[0].n, sizeof(*ret->token));
-        memcpy(ret->token, params.prompt[0].ids, params.prompt[0].n * sizeof(*ret->token));
-    }
-    hzp_completion_params_fini(&params);
-    return r;
+    if (params.prompts != 1 || !params.prompt[0].n)
+        return hzp_wrong(reterr, param, "must be one prompt with tokens");
+    ret->count = (int32_t)params.prompt[0].n;
+    ret->token = hzp_xcalloc(params.prompt[0].n, sizeof(*ret->token));
+    memcpy(ret->token, params.prompt[0].ids, params.prompt[0].n * sizeof(*ret->token));
+    return HZP_OK;
 }
 
 /* A reference: a text, or another value as JSON writes it. */

@@ -100,14 +100,13 @@ static struct session *find(struct hzp_taught *t, const char *name, struct sessi
 void hzp_session_restore(struct hzp_taught *t, const struct hzp_session *session)
 {
     hzp_session_note(t, session->name, session->newest);
-    hzp_lock_take(&t->lock);
+    HZP_LOCKED(&t->lock);
     find(t, session->name, NULL)->newest = session->newest;
-    hzp_lock_release(&t->lock);
 }
 
 void hzp_session_note(struct hzp_taught *t, const char *name, int64_t n)
 {
-    hzp_lock_take(&t->lock);
+    HZP_LOCKED(&t->lock);
     struct session *room, *s = find(t, name, &room);
     if (!s) {
         s = room;
@@ -118,16 +117,13 @@ void hzp_session_note(struct hzp_taught *t, const char *name, int64_t n)
     }
     s->used = ++t->clock;
     s->newest = n > s->newest ? n : s->newest;
-    hzp_lock_release(&t->lock);
 }
 
 int64_t hzp_session_newest(struct hzp_taught *t, const char *name)
 {
-    hzp_lock_take(&t->lock);
+    HZP_LOCKED(&t->lock);
     struct session *s = find(t, name, NULL);
     if (s)
         s->used = ++t->clock;
-    int64_t n = s ? s->newest : t->forgotten;
-    hzp_lock_release(&t->lock);
-    return n;
+    return s ? s->newest : t->forgotten;
 }

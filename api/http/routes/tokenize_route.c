@@ -73,13 +73,12 @@ static void HZP_PRINTF(2, 3) put_format(struct writer *w, const char *format, ..
 /* Adds a value of JSON and lets it go; a list without its brackets. */
 static void put_json(struct writer *w, json_t *value)
 {
-    char *text = value ? hzp_json_dumps(value, HZP_JSON_FORM | JSON_ENCODE_ANY) : NULL;
+    HZP_FREED char *text = value ? hzp_json_dumps(value, HZP_JSON_FORM | JSON_ENCODE_ANY) : NULL;
     size_t cut = json_is_array(value) ? 1 : 0;
     if (text)
         put(w, text + cut, strlen(text) - 2 * cut);
     else
         w->r = HZP_ENOMEM;
-    free(text);
     json_decref(value);
 }
 
@@ -116,8 +115,8 @@ static void put_tokens(struct writer *w, const struct hzp_tokens *tokens, bool s
 static int tokenize(const json_t *body, struct writer *w, struct hzp_err_text *reterr)
 {
     const struct hzp_engine *engine = w->x->server->engine;
-    struct hzp_textbuf text = {0};
-    struct hzp_tokens tokens = {0};
+    HZP_ENDED(hzp_textbuf_fini) struct hzp_textbuf text = {0};
+    HZP_ENDED(hzp_tokens_fini) struct hzp_tokens tokens = {0};
     bool special, strings = false;
     hzp_given_bool(body, "return_token_strs", &strings);
     int r = read_text(body, engine, &text, &special, reterr);
@@ -132,8 +131,6 @@ static int tokenize(const json_t *body, struct writer *w, struct hzp_err_text *r
     w->work = text.cap + tokens.cap * sizeof(*tokens.ids);
     if (r == HZP_OK)
         put_tokens(w, &tokens, strings);
-    hzp_textbuf_fini(&text);
-    hzp_tokens_fini(&tokens);
     return r < 0 ? r : w->r;
 }
 
@@ -165,25 +162,21 @@ static int detokenize(const json_t *body, struct writer *w, struct hzp_err_text 
     enum { TEXT_TIMES = 12 };
     const struct hzp_engine *engine = w->x->server->engine;
     const json_t *list = json_object_get(body, "tokens");
-    struct hzp_tokens tokens = {0};
-    struct hzp_textbuf text = {0};
+    HZP_ENDED(hzp_tokens_fini) struct hzp_tokens tokens = {0};
+    HZP_ENDED(hzp_textbuf_fini) struct hzp_textbuf text = {0};
     size_t bytes = 0;
     if (!json_is_array(list))
         return hzp_wrong(reterr, "tokens", "must be a list of tokens");
     int r = read_tokens(list, engine, &tokens, &bytes, reterr);
     w->work = tokens.cap * sizeof(*tokens.ids) + TEXT_TIMES * bytes;
-    if (r == HZP_OK && !hzp_exchange_charge_beside(w->x, w->work))
-        r = HZP_ENOMEM;
-    if (r == HZP_OK)
-        r = hzp_tokenizer_decode(engine->parts.tok, tokens.ids, tokens.n, false, &text);
-    if (r == HZP_OK) {
-        put_format(w, "{\"prompt\":");
-        put_json(w, hzp_text_json(text.data, text.bytes));
-        put_format(w, "}");
-    }
-    hzp_tokens_fini(&tokens);
-    hzp_textbuf_fini(&text);
-    return r < 0 ? r : w->r;
+    HZP_TRY(r);
+    if (!hzp_exchange_charge_beside(w->x, w->work))
+        return HZP_ENOMEM;
+    HZP_TRY(hzp_tokenizer_decode(engine->parts.tok, tokens.ids, tokens.n, false, &text));
+    put_format(w, "{\"prompt\":");
+    put_json(w, hzp_text_json(text.data, text.bytes));
+    put_format(w, "}");
+    return w->r;
 }
 
 static int count_tokens(const json_t *body, struct writer *w, struct hzp_err_text *reterr)
@@ -200,7 +193,7 @@ static enum MHD_Result route(struct hzp_exchange *x, const struct hzp_field_set 
                              int (*answer)(const json_t *, struct writer *, struct hzp_err_text *))
 {
     enum MHD_Result r;
-    json_t *body = hzp_exchange_json(x, &r), *ignored = NULL;
+    json_auto_t *body = hzp_exchange_json(x, &r), *ignored = NULL;
     struct hzp_err_text err = {.text = ""};
     struct writer w = {.x = x};
     if (!body)
@@ -214,8 +207,6 @@ static enum MHD_Result route(struct hzp_exchange *x, const struct hzp_field_set 
         put_json(&w, json_incref(ignored));
         put_format(&w, "]}}");
     }
-    json_decref(ignored);
-    json_decref(body);
     if (code == HZP_OK) {
         put(&w, "", 1);
         code = w.r;

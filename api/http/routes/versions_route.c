@@ -145,7 +145,7 @@ static json_t *job_json(struct hzp_exchange *x, const struct hzp_version_job *jo
     static const char *const state[] = {"waiting", "running", "learning", "done", "failed"};
     struct hzp_weights_stats stats;
     hzp_weights_read_stats(x->server->engine->parts.weights, &stats);
-    json_t *json = json_pack(
+    return json_pack(
         "{s:s, s:I, s:s, s:s, s:o, s:o, s:o, s:o, s:o, s:o, s:I, s:o, s:I, s:o}", "object", "job",
         "id", (json_int_t)job->id, "kind", hzp_job_kind_name(job->kind), "state", state[job->state],
         "version", number_json((int64_t)job->version), "weights_version",
@@ -156,7 +156,6 @@ static json_t *job_json(struct hzp_exchange *x, const struct hzp_version_job *jo
         (json_int_t)HZP_MAX(stats.learned_through, 0), "error",
         job->error[0] ? json_string(job->error) : json_null(), "begun_unix_ms",
         (json_int_t)job->begun_unix_ms, "ended_unix_ms", number_json(job->ended_unix_ms));
-    return json;
 }
 
 static bool ended(const struct hzp_version_job *job)
@@ -251,6 +250,7 @@ enum MHD_Result hzp_route_version_get(struct hzp_exchange *x)
     struct hzp_version_record record;
     struct hzp_places places;
     struct hzp_err_text err = {.text = ""};
+    char source[HZP_VERSION_SOURCE_MAX + 1];
     uint64_t id = 0;
     if (!strcmp(x->tail, "names"))
         return list_names(x);
@@ -260,17 +260,13 @@ enum MHD_Result hzp_route_version_get(struct hzp_exchange *x)
     if (r >= 0)
         r = hzp_state_record(x->server->engine->state, id, &record, &err);
     if (r >= 0)
+        r = hzp_state_source(x->server->engine->state, id, source, &err);
+    if (r >= 0)
         r = hzp_places_read(x->server->engine, &places, &err);
     if (r < 0)
         return hzp_reply_fail(x, r, &err);
     json_t *json = hzp_version_json(&record, &places);
     hzp_places_fini(&places);
-    char source[HZP_VERSION_SOURCE_MAX + 1];
-    r = hzp_state_source(x->server->engine->state, id, source, &err);
-    if (r < 0) {
-        json_decref(json);
-        return hzp_reply_fail(x, r, &err);
-    }
     json_object_set_new(json, "source", *source ? json_string(source) : json_null());
     return hzp_reply_json(x, MHD_HTTP_OK, json);
 }

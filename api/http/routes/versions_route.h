@@ -30,9 +30,6 @@ json_t *hzp_through_json(int64_t through);
 /* What GET /v1/weights says of a version. */
 json_t *hzp_version_json(const struct hzp_version_record *record, const struct hzp_places *places);
 
-/* What GET /v1/weights says of a trial; null: there was none. */
-json_t *hzp_trial_json(const struct hzp_trial *trial);
-
 /* As hzp_reply_fail, but what cannot be now is a 409, which clients need not send again. */
 enum MHD_Result hzp_reply_conflict(struct hzp_exchange *x, int code,
                                    const struct hzp_err_text *err);

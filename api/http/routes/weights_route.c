@@ -49,7 +49,8 @@ static json_t *side_json(const struct hzp_trial_side *side)
                      mean_json(side->score, side->scores));
 }
 
-json_t *hzp_trial_json(const struct hzp_trial *trial)
+/* null: there was none. */
+static json_t *trial_json(const struct hzp_trial *trial)
 {
     if (!trial->version)
         return json_null();
@@ -75,7 +76,7 @@ static json_t *canary_json(const struct hzp_engine *engine)
         bounds->max_drop, "max_score_drop", bounds->max_score_drop, "promoted",
         (json_int_t)stats.ended[HZP_TRIAL_PROMOTED], "dropped",
         (json_int_t)stats.ended[HZP_TRIAL_DROPPED], "withdrawn",
-        (json_int_t)stats.ended[HZP_TRIAL_WITHDRAWN], "newest", hzp_trial_json(&stats.newest));
+        (json_int_t)stats.ended[HZP_TRIAL_WITHDRAWN], "newest", trial_json(&stats.newest));
 }
 
 enum MHD_Result hzp_route_weights(struct hzp_exchange *x)
@@ -83,17 +84,15 @@ enum MHD_Result hzp_route_weights(struct hzp_exchange *x)
     struct hzp_weights *weights = x->server->engine->parts.weights;
     int64_t asked = hzp_query_int(x, "limit");
     int32_t limit = (int32_t)HZP_MIN(asked, (int64_t)RECORDS_MAX);
-    struct hzp_version_record *record = malloc(RECORDS_MAX * sizeof(*record));
+    HZP_FREED struct hzp_version_record *record = malloc(RECORDS_MAX * sizeof(*record));
     if (!record)
         return hzp_reply_error(x, MHD_HTTP_TOO_MANY_REQUESTS, NULL, NULL, "no memory now");
     struct hzp_weights_stats stats;
     struct hzp_places places;
     struct hzp_err_text err;
     int r = hzp_places_read(x->server->engine, &places, &err);
-    if (r < 0) {
-        free(record);
+    if (r < 0)
         return hzp_reply_fail(x, r, &err);
-    }
     hzp_weights_read_stats(weights, &stats);
     int32_t n = hzp_weights_list(weights, record, limit);
     json_t *list = json_array();
@@ -104,7 +103,6 @@ enum MHD_Result hzp_route_weights(struct hzp_exchange *x)
     if (state)
         stats.learned_through = hzp_state_finished_through(state, stats.learned_through);
     hzp_places_fini(&places);
-    free(record);
     json_t *seen = json_array();
     for (int i = 0; i < HZP_COUNT(stats.staleness_seen); i++)
         json_array_append_new(seen, json_integer((json_int_t)stats.staleness_seen[i]));

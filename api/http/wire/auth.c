@@ -2,6 +2,7 @@
 #include "api/http/wire/auth.h"
 
 #include "base/arena.h"
+#include "base/file.h"
 #include "base/thread.h"
 
 #include <arpa/inet.h>
@@ -72,7 +73,7 @@ static void free_keys(struct keys *keys)
 /* The name, which lives as long as auth. */
 static const char *intern(struct hzp_auth *auth, const char *text, size_t bytes)
 {
-    hzp_lock_take(&auth->lock);
+    HZP_LOCKED(&auth->lock);
     struct name *at = auth->names;
     while (at && (strlen(at->text) != bytes || memcmp(at->text, text, bytes)))
         at = at->next;
@@ -82,7 +83,6 @@ static const char *intern(struct hzp_auth *auth, const char *text, size_t bytes)
         at->next = auth->names;
         auth->names = at;
     }
-    hzp_lock_release(&auth->lock);
     return at->text;
 }
 
@@ -125,18 +125,17 @@ static int read_key_file(struct hzp_auth *auth, const char *option, const char *
                          struct keys *keys, struct hzp_err_text *reterr)
 {
     char line[KEY_BYTES_MAX + KEY_NAME_MAX + 3] = ""; /* what an empty file has */
-    int r = HZP_OK, number = 1;
-    FILE *file = fopen(path, "re");
+    int number = 1;
+    HZP_ENDED(hzp_file_end) FILE *file = fopen(path, "re");
     if (!file)
         return hzp_fail_param(reterr, HZP_EIO, option, "%s %s: %s", option, path, strerror(errno));
     bool named = true; /* after a key without a name the rest is not looked at */
-    for (; r >= 0 && named && (fgets(line, sizeof(line), file) || number == 1); number++) {
+    for (; named && (fgets(line, sizeof(line), file) || number == 1); number++) {
         line[strcspn(line, "\r\n")] = 0;
         named = !*line || name_length(line) || number > 1;
-        r = take_line(auth, option, path, number, line, admin, keys, reterr);
+        HZP_TRY(take_line(auth, option, path, number, line, admin, keys, reterr));
     }
-    fclose(file);
-    return r;
+    return HZP_OK;
 }
 
 static int take_key(struct hzp_auth *auth, const char *variable, const char *key, const char *file,

@@ -136,13 +136,12 @@ static void refuse(struct hzp_door *door, int fd, bool busy)
                  busy ? "503 Service Unavailable" : "429 Too Many Requests", strlen(body), body);
     ssize_t sent = send(fd, text, (size_t)bytes, MSG_NOSIGNAL | MSG_DONTWAIT);
     shutdown(fd, SHUT_WR);
-    hzp_lock_take(&door->lock);
+    HZP_LOCKED(&door->lock);
     door->stats.refused++;
     if (sent > 0)
         take_lingerer(door, fd);
     else
         close(fd);
-    hzp_lock_release(&door->lock);
 }
 
 /* Under the lock. */
@@ -180,13 +179,12 @@ static bool wait_for_library(struct hzp_door *door)
 {
     uint64_t now = hzp_now_ns();
     bool fresh = false;
-    hzp_lock_take(&door->lock);
+    HZP_LOCKED(&door->lock);
     if (door->stats.open >= door->config.places + HZP_DOOR_RESERVE && find_idle(door, now) < 0)
         for (int fd = 0; fd < door->room && !fresh; fd++) {
             const struct entry *e = &door->entry[fd];
             fresh = e->used && !e->begun && now - e->since_ns < FRESH_NS;
         }
-    hzp_lock_release(&door->lock);
     return fresh;
 }
 
@@ -196,7 +194,7 @@ static enum verdict take_place(struct hzp_door *door, int fd, const struct addre
 {
     uint64_t now = hzp_now_ns();
     enum verdict verdict = ADMITTED;
-    hzp_lock_take(&door->lock);
+    HZP_LOCKED(&door->lock);
     int64_t most = door->config.per_address;
     if (most && !from->loopback && places_of(door, from) >= most) {
         verdict = TOO_MANY;
@@ -227,7 +225,6 @@ static enum verdict take_place(struct hzp_door *door, int fd, const struct addre
                             .deadline_ns = now + door->config.header_ns};
         door->stats.accepted++;
     }
-    hzp_lock_release(&door->lock);
     return verdict;
 }
 
@@ -308,7 +305,7 @@ static void end_lingerer(struct hzp_door *door, struct lingerer *l)
 static void throw_away(struct hzp_door *door, int fd)
 {
     char piece[16384];
-    hzp_lock_take(&door->lock);
+    HZP_LOCKED(&door->lock);
     for (int i = 0; i < LINGERERS; i++) {
         struct lingerer *l = &door->lingerer[i];
         if (l->fd != fd)
@@ -319,7 +316,6 @@ static void throw_away(struct hzp_door *door, int fd)
         if ((n <= 0 && !again) || l->bytes > LINGER_BYTES)
             end_lingerer(door, l);
     }
-    hzp_lock_release(&door->lock);
 }
 
 /* Under the lock.  Whether the client has received more of an answer since the last look: a kernel
@@ -356,7 +352,7 @@ static bool sweep(struct hzp_door *door)
 {
     uint64_t now = hzp_now_ns();
     bool any = false;
-    hzp_lock_take(&door->lock);
+    HZP_LOCKED(&door->lock);
     for (int fd = 0; fd < door->room; fd++) {
         struct entry *e = &door->entry[fd];
         if (!e->used)
@@ -381,7 +377,6 @@ static bool sweep(struct hzp_door *door)
             end_lingerer(door, l);
         any |= l->fd >= 0;
     }
-    hzp_lock_release(&door->lock);
     return any;
 }
 
@@ -502,26 +497,24 @@ void hzp_door_destroy(struct hzp_door *door)
 
 void hzp_door_begun(struct hzp_door *door, int fd)
 {
-    hzp_lock_take(&door->lock);
+    HZP_LOCKED(&door->lock);
     if (fd >= 0 && fd < door->room)
         door->entry[fd].begun = true;
-    hzp_lock_release(&door->lock);
 }
 
 void hzp_door_ended(struct hzp_door *door, int fd)
 {
-    hzp_lock_take(&door->lock);
+    HZP_LOCKED(&door->lock);
     if (fd >= 0 && fd < door->room && door->entry[fd].used) {
         door->stats.open -= door->entry[fd].phase != HZP_DOOR_CLOSING;
         door->entry[fd].used = false;
     }
-    hzp_lock_release(&door->lock);
 }
 
 void hzp_door_phase(struct hzp_door *door, int fd, enum hzp_door_phase phase)
 {
     uint64_t now = hzp_now_ns(), idle = now + door->config.idle_ns;
-    hzp_lock_take(&door->lock);
+    HZP_LOCKED(&door->lock);
     struct entry *e = fd >= 0 && fd < door->room ? &door->entry[fd] : NULL;
     if (e && e->used && e->phase != HZP_DOOR_CLOSING) {
         if (e->phase != phase) {
@@ -533,17 +526,15 @@ void hzp_door_phase(struct hzp_door *door, int fd, enum hzp_door_phase phase)
                          : phase == HZP_DOOR_BODY ? HZP_MIN(idle, e->whole_ns)
                                                   : 0;
     }
-    hzp_lock_release(&door->lock);
 }
 
 void hzp_door_sending(struct hzp_door *door, int fd, bool sending)
 {
     uint64_t deadline = sending ? hzp_now_ns() + door->config.idle_ns : 0;
-    hzp_lock_take(&door->lock);
+    HZP_LOCKED(&door->lock);
     struct entry *e = fd >= 0 && fd < door->room ? &door->entry[fd] : NULL;
     if (e && e->used && e->phase == HZP_DOOR_ANSWER)
         e->deadline_ns = e->from.relay ? 0 : deadline;
-    hzp_lock_release(&door->lock);
 }
 
 void hzp_door_linger(struct hzp_door *door, int fd)
@@ -552,17 +543,15 @@ void hzp_door_linger(struct hzp_door *door, int fd)
     if (copy < 0)
         return;
     shutdown(copy, SHUT_WR);
-    hzp_lock_take(&door->lock);
+    HZP_LOCKED(&door->lock);
     if (atomic_load(&door->started))
         take_lingerer(door, copy);
     else
         close(copy);
-    hzp_lock_release(&door->lock);
 }
 
 void hzp_door_read_stats(struct hzp_door *door, struct hzp_door_stats *ret)
 {
-    hzp_lock_take(&door->lock);
+    HZP_LOCKED(&door->lock);
     *ret = door->stats;
-    hzp_lock_release(&door->lock);
 }

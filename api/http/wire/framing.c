@@ -289,10 +289,9 @@ void hzp_framing_watch(int fd)
 
 void hzp_framing_unwatch(int fd)
 {
-    struct watched *w = find(fd);
+    HZP_FREED struct watched *w = find(fd);
     if (w)
         atomic_store(&sockets[fd], NULL);
-    free(w);
 }
 
 void hzp_framing_next(int fd)

@@ -43,10 +43,9 @@ static void *watch_main(void *arg)
             int fd = (int)(event[i].data.u64 & UINT32_MAX);
             uint32_t turn = (uint32_t)(event[i].data.u64 >> 32);
             /* Calls `left` under the lock, so that hzp_hangup_forget waits for a running call. */
-            hzp_lock_take(&h->lock);
+            HZP_LOCKED(&h->lock);
             if (fd < h->room && h->watch[fd].left && h->watch[fd].turn == turn)
                 h->watch[fd].left(h->watch[fd].ctx);
-            hzp_lock_release(&h->lock);
         }
     }
 }
@@ -114,8 +113,7 @@ void hzp_hangup_forget(struct hzp_hangup *h, int fd)
     if (fd < 0)
         return;
     epoll_ctl(h->epoll, EPOLL_CTL_DEL, fd, NULL);
-    hzp_lock_take(&h->lock);
+    HZP_LOCKED(&h->lock);
     if (fd < h->room)
         h->watch[fd].left = NULL;
-    hzp_lock_release(&h->lock);
 }

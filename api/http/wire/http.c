@@ -664,12 +664,11 @@ static int start_daemon(struct hzp_server *s, struct hzp_err_text *reterr)
 static void name_model(struct hzp_server *s)
 {
     const char *name = s->settings->served_name;
-    char *path = name ? NULL : realpath(s->engine->config.settings->model.dir, NULL);
+    HZP_FREED char *path = name ? NULL : realpath(s->engine->config.settings->model.dir, NULL);
     if (!name)
         name = path && strrchr(path, '/') ? strrchr(path, '/') + 1
                                           : s->engine->config.settings->model.dir;
     snprintf(s->model, sizeof(s->model), "%s", name);
-    free(path);
 }
 
 /* A lane is given to what the one before it did not finish: the later ones have the longer work. */

@@ -58,14 +58,13 @@ static bool call_list(struct hzp_notify *n, _Atomic(struct hzp_note *) *list)
     struct hzp_note *note = reversed(atomic_exchange(list, NULL)), *next;
     bool any = note != NULL;
     while (note) {
-        hzp_lock_take(&n->batch);
+        HZP_LOCKED(&n->batch);
         for (int i = 0; i < BATCH && note; i++, note = next) {
             next = note->next;
             /* Before the call: what is posted from now on is called again. */
             atomic_store(&note->posted, false);
             note->call(note->ctx);
         }
-        hzp_lock_release(&n->batch);
     }
     return any;
 }
@@ -84,10 +83,9 @@ static uint64_t clock_ns(clockid_t clock)
 static uint64_t spent_ns(struct hzp_notify *n)
 {
     uint64_t sum = clock_ns(CLOCK_THREAD_CPUTIME_ID);
-    hzp_lock_take(&n->lock);
+    HZP_LOCKED(&n->lock);
     for (int i = 0; i < n->writers; i++)
         sum += clock_ns(n->writer[i]);
-    hzp_lock_release(&n->lock);
     return sum;
 }
 
@@ -138,10 +136,8 @@ static bool flush(struct hzp_notify *n)
 
 static struct hzp_note *polled_at(struct hzp_notify *n, int i)
 {
-    hzp_lock_take(&n->lock);
-    struct hzp_note *note = i < n->polls ? n->polled[i] : NULL;
-    hzp_lock_release(&n->lock);
-    return note;
+    HZP_LOCKED(&n->lock);
+    return i < n->polls ? n->polled[i] : NULL;
 }
 
 /* From the last to the first, because a call may remove its own note. */
@@ -277,10 +273,9 @@ void hzp_notify_writer(struct hzp_notify *n)
     clockid_t clock;
     if (pthread_getcpuclockid(pthread_self(), &clock))
         return;
-    hzp_lock_take(&n->lock);
+    HZP_LOCKED(&n->lock);
     if (n->writers < HZP_MIN(n->join.threads, WRITERS_MAX))
         n->writer[n->writers++] = clock;
-    hzp_lock_release(&n->lock);
 }
 
 uint64_t hzp_notify_window(const struct hzp_notify *n)
@@ -311,11 +306,10 @@ void hzp_notify_poll(struct hzp_notify *n, struct hzp_note *note)
 
 void hzp_notify_unpoll(struct hzp_notify *n, struct hzp_note *note)
 {
-    hzp_lock_take(&n->lock);
+    HZP_LOCKED(&n->lock);
     for (int i = 0; i < n->polls; i++)
         if (n->polled[i] == note) {
             n->polled[i] = n->polled[--n->polls];
             break;
         }
-    hzp_lock_release(&n->lock);
 }

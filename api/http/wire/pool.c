@@ -61,7 +61,7 @@ static void *pool_main(void *arg)
     hzp_thread_yielding(true);
     if (pool->background)
         hzp_thread_background();
-    hzp_lock_take(&pool->lock);
+    HZP_LOCKED(&pool->lock);
     for (;;) {
         while (!pool->first && !pool->stop)
             pthread_cond_wait(&pool->cond, &pool->lock.mutex);
@@ -69,7 +69,6 @@ static void *pool_main(void *arg)
             break;
         run_first(pool);
     }
-    hzp_lock_release(&pool->lock);
     return NULL;
 }
 
@@ -109,13 +108,12 @@ void hzp_pool_destroy(struct hzp_pool *pool)
 bool hzp_pool_post_unless(struct hzp_pool *pool, struct hzp_pool_task *task,
                           const _Atomic bool *left)
 {
-    hzp_lock_take(&pool->lock);
+    HZP_LOCKED(&pool->lock);
     bool post = !left || !atomic_load(left);
     if (post && task->running)
         task->again = true;
     else if (post && !task->queued)
         append(pool, task);
-    hzp_lock_release(&pool->lock);
     return post;
 }
 
@@ -126,7 +124,7 @@ void hzp_pool_post(struct hzp_pool *pool, struct hzp_pool_task *task)
 
 bool hzp_pool_take_back(struct hzp_pool *pool, struct hzp_pool_task *task)
 {
-    hzp_lock_take(&pool->lock);
+    HZP_LOCKED(&pool->lock);
     struct hzp_pool_task *before = NULL, *at = pool->first;
     for (; at && at != task; at = at->next)
         before = at;
@@ -137,14 +135,11 @@ bool hzp_pool_take_back(struct hzp_pool *pool, struct hzp_pool_task *task)
         task->queued = false;
         pool->load--;
     }
-    hzp_lock_release(&pool->lock);
     return at != NULL;
 }
 
 int hzp_pool_load(struct hzp_pool *pool)
 {
-    hzp_lock_take(&pool->lock);
-    int load = pool->load;
-    hzp_lock_release(&pool->lock);
-    return load;
+    HZP_LOCKED(&pool->lock);
+    return pool->load;
 }
