@@ -106,15 +106,18 @@ int32_t hzp_state_names(struct hzp_state *s, struct hzp_version_name **ret,
 static int find_original(struct hzp_state *s, uint64_t *ret, struct hzp_err_text *reterr)
 {
     struct hzp_weights_stats stats;
+    struct hzp_version_record record;
     struct hzp_logged_checkpoint none[1];
-    uint64_t learned;
+    uint64_t id, learned;
     hzp_weights_read_stats(s->model->weights, &stats);
-    *ret = stats.serving_id;
-    int32_t n =
-        hzp_sample_log_before(s->log, stats.serving_id, 0, 0, &learned, ret, none, 0, reterr);
-    if (n >= 0 && !*ret) /* it is not journalled yet */
-        *ret = stats.serving_id;
-    return HZP_MIN(n, 0);
+    /* Versions that have just been published are not in the log yet: their parents are. */
+    for (id = stats.serving_id, *ret = 0; !*ret; id = record.parent) {
+        HZP_TRY(hzp_sample_log_before(s->log, id, 0, 0, &learned, ret, none, 0, reterr));
+        if (!*ret &&
+            (hzp_state_record(s, id, &record, reterr) < 0 || !record.parent || record.parent >= id))
+            *ret = id;
+    }
+    return HZP_OK;
 }
 
 int hzp_state_find(struct hzp_state *s, const char *text, uint64_t *ret,

@@ -426,6 +426,25 @@ static void test_undo(void **state)
     close_server(&s, true);
 }
 
+/* `original` is found from a version that serves and is not in the log yet. */
+static void test_original_is_found_at_once(void **state)
+{
+    struct server s;
+    struct hzp_err_text text = {{0}, {0}};
+    uint64_t first, found = 0;
+    open_server(&s, 0);
+    first = hzp_weights_current(s.weights)->record.id;
+    teach(&s, 1, 0);
+    name_current(&s, "one"); /* the log has them so far */
+    atomic_store(&journal_waits, 1);
+    teach(&s, 3, 10);
+    assert_true(hzp_weights_current(s.weights)->record.id > first + 1);
+    MUST(hzp_state_find(s.state, "original", &found, &text));
+    atomic_store(&journal_waits, 0);
+    assert_int_equal(found, first);
+    close_server(&s, true);
+}
+
 static void test_errors(void **state)
 {
     struct server s;
@@ -586,6 +605,8 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_slot, make_model, scratch_teardown),
         cmocka_unit_test_setup_teardown(test_forget, make_model, scratch_teardown),
         cmocka_unit_test_setup_teardown(test_undo, make_model, scratch_teardown),
+        cmocka_unit_test_setup_teardown(test_original_is_found_at_once, make_model,
+                                        scratch_teardown),
         cmocka_unit_test_setup_teardown(test_errors, make_model, scratch_teardown),
         cmocka_unit_test_setup_teardown(test_stopped, make_model, scratch_teardown),
         cmocka_unit_test_setup_teardown(test_killed, make_model, scratch_teardown),
