@@ -125,7 +125,7 @@ def test_canary():
             answered = version_of(mine)
             assert answered[0] == third
             # A checkpoint waits for the end of the trial, and does not look for it all the time.
-            assert call(server, "POST", "/v1/weights/1/name?timeout=60", {"name": "none"})[0] == 409  # not on disk
+            assert call(server, "POST", "/v1/weights/1/name?timeout=60", {"name": "first"})[0] == 200  # the model's files
             assert call(server, "POST", "/v1/weights/current/name?timeout=0", {"name": "second"})[0] == 202
             before = switches(server, "hzp-file")
             time.sleep(2)
