@@ -90,7 +90,7 @@ struct hzp_rollouts {
     json_t *past; /* jobs of earlier runs, newest first */
     uint64_t last_id;
     int64_t last_sample;
-    struct hzp_rows rows;                                    /* of the job that runs */
+    struct hzp_rows rows;                                    /* the running job's */
     struct hzp_version_record version[HZP_ROLLOUT_VERSIONS]; /* newest first */
     int32_t versions;
     struct hzp_rollouts_stats gone; /* what jobs that are not kept any more had counted */

@@ -3,10 +3,10 @@
  *
  * A row is a member's answer, whose columns become ready one by one.  A consumer (a judge, say)
  * takes rows that have the columns it asks for, under a lease with a limit in time, and says when
- * it is done with the lease.  Invariants, of one consumer: a row is under one lease at
- * most that has neither run out nor is done; a lease is done, or runs out, with all its rows; a row
- * whose lease is done is not given again, one whose lease has run out is; by groups a lease has all
- * rows of a group that are not lost, or none of it.
+ * it is done with the lease.  Invariants, for each consumer: a row is under at most
+ * one open lease; a lease is done, or runs out, with all its rows; a row is given again if its
+ * lease ran out, and never if its lease is done; where groups are asked for, a lease has all rows
+ * of a group that are not lost, or none of them.
  *
  * Bounds: HZP_ROWS_MAX rows, HZP_CONSUMERS_MAX names in a job, HZP_LEASES_MAX open leases.
  *
@@ -28,7 +28,7 @@ struct hzp_row {
     int64_t number; /* the answer's; 0: there is none, or it is lost */
     int64_t order;  /* 0 or more; larger: fresher */
     uint32_t ready; /* its columns, as bits; HZP_ROW_WHOLE: no member of its group is open */
-    int32_t tokens; /* of its prompt and its answer */
+    int32_t tokens; /* its prompt and its answer have so many */
     uint32_t done;  /* consumers, as bits */
     int64_t lease[HZP_CONSUMERS_MAX]; /* the newest of each; 0: none */
 };
@@ -61,7 +61,7 @@ void hzp_rows_begin(struct hzp_rows *t, int32_t groups, int32_t members, const j
 
 struct hzp_rows_query {
     const char *consumer;
-    int32_t count, tokens; /* of rows, and of their tokens, at most */
+    int32_t count, tokens; /* at most so many rows, with so many tokens */
     uint32_t columns;      /* all of them are ready; with HZP_ROW_WHOLE rows come by groups */
     bool newest;           /* the freshest first; otherwise the smallest number first */
     uint64_t lease_ns;

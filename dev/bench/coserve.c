@@ -78,7 +78,8 @@ struct coserve {
     int32_t prompt, tokens, at_once;
     double seconds, rate;    /* length of a phase; arrivals per second */
     uint64_t from_ns, to_ns; /* measured part of the phase */
-    /* of the phases so far, CPU time: there was, others took, a hypervisor took (of theirs) */
+    /* CPU time of the phases so far: all there was, what others took, and the hypervisor's part of
+     * that */
     double watched_ns, others_ns, stolen_ns;
     double interval[BLOCK];
     int interval_at;

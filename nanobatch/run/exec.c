@@ -86,7 +86,7 @@ struct hzp_flight {
     const struct hzp_plan *plan;
     struct hzp_plan_ends last;                               /* the plan's last items */
     struct hzp_fence *end[HZP_TENANT_COUNT][HZP_LANE_COUNT]; /* recorded behind those */
-    struct hzp_plan_fences fences; /* of items that another lane waits for */
+    struct hzp_plan_fences fences; /* for items that another lane waits for */
     struct hzp_span *span;         /* [items_room] */
     int32_t items_room;
     struct hzp_graph_part graphed; /* the items issued as one graph; from == to: none */
