@@ -263,7 +263,7 @@ static void bounds(void **state)
     struct hzp_err_text err = {.text = ""};
     struct hzp_rows_query q = {.consumer = "a", .count = 1, .tokens = 100, .lease_ns = 10};
     int32_t got[2];
-    char name[8];
+    char name[16];
     hzp_rows_begin(&t, 300, 1, NULL);
     for (int i = 0; i < 300; i++)
         t.row[i] = (struct hzp_row){.number = i + 1, .tokens = 1};
