@@ -115,7 +115,7 @@ static void take(struct model *m)
         int32_t at = -1, rows = 0, more = 0;
         for (int32_t u = 0; u < ROWS; u += span) {
             int32_t n = offered(m, &q, consumer, u, span, &order, &number);
-            int64_t rank = rank_of(q.newest, order, number);
+            int64_t rank = n ? rank_of(q.newest, order, number) : 0;
             if (n && rank > last && rank < best) {
                 best = rank;
                 at = u;

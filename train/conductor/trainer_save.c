@@ -148,8 +148,8 @@ int hzp_trainer_load_begin(struct hzp_trainer *t, struct hzp_version *v, const c
                   hzp_device_host_memory(t->config.model->dev);
     if (!behind)
         return hzp_trainer_load(t, v, dir, false, NULL, reterr);
-    HZP_TRY(hzp_state_file_open_for(t->config.model, &t->config.recipe, t->learner->space, v, dir,
-                                    false, &t->rest.file, &saved, NULL,
+    HZP_TRY(hzp_state_file_open_for(t->config.model, &t->config.recipe, t->learner->space, false, v,
+                                    dir, false, &t->rest.file, &saved, NULL,
                                     reterr)); /* it stays open */
     hzp_state_fill_record(v, &saved);
     begin_from(t, dir, &saved);

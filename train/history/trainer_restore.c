@@ -134,8 +134,8 @@ int hzp_trainer_load_suspended(struct hzp_trainer *t, const struct hzp_version *
         sink.take = take_unit;
         sink.ctx = t;
     }
-    HZP_TRY(hzp_state_file_open_for(t->config.model, &t->config.recipe, t->learner->space, v, dir,
-                                    false, &file, ret, NULL, reterr));
+    HZP_TRY(hzp_state_file_open_for(t->config.model, &t->config.recipe, t->learner->space, true, v,
+                                    dir, false, &file, ret, NULL, reterr));
     int r = restore_begin(t, reterr);
     if (r >= 0)
         r = hzp_state_file_read(file, &sink, NULL, reterr);

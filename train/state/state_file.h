@@ -90,10 +90,10 @@ int hzp_state_weights_checksum(const struct hzp_model *model, const struct hzp_v
                                const char *what, uint64_t *ret, struct hzp_err_text *reterr);
 /* The version's record gets optimizer step, loss, learned_through and checksum. */
 void hzp_state_fill_record(struct hzp_version *v, const struct hzp_trainer_numbers *n);
-/* Opens the file for a space in which nothing was learned, which has memory then, and checks that
- * it belongs to v; *ret has its checksum. */
+/* Opens the file for a space, and checks that it belongs to v; *ret has its checksum.  in_use: the
+ * space has been prepared; else it is given its memory here, on the engine's thread. */
 int hzp_state_file_open_for(const struct hzp_model *model, const struct hzp_recipe *recipe,
-                            struct hzp_train_space *space, const struct hzp_version *v,
+                            struct hzp_train_space *space, bool in_use, const struct hzp_version *v,
                             const char *dir, bool same_recipe, struct hzp_state_file **ret_file,
                             struct hzp_trainer_numbers *ret, char *ret_note,
                             struct hzp_err_text *reterr);

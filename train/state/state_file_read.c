@@ -236,7 +236,7 @@ int hzp_state_weights_checksum(const struct hzp_model *model, const struct hzp_v
 }
 
 int hzp_state_file_open_for(const struct hzp_model *model, const struct hzp_recipe *recipe,
-                            struct hzp_train_space *space, const struct hzp_version *v,
+                            struct hzp_train_space *space, bool in_use, const struct hzp_version *v,
                             const char *dir, bool same_recipe, struct hzp_state_file **ret_file,
                             struct hzp_trainer_numbers *ret, char *ret_note,
                             struct hzp_err_text *reterr)
@@ -244,7 +244,7 @@ int hzp_state_file_open_for(const struct hzp_model *model, const struct hzp_reci
     struct hzp_state_sink sink = hzp_state_space_sink(model, space);
     struct hzp_state_file *file;
     HZP_TRY(hzp_state_file_open(dir, &sink, recipe, same_recipe, &file, ret, ret_note, reterr));
-    int r = hzp_train_space_restore(space);
+    int r = in_use ? HZP_OK : hzp_train_space_restore(space);
     if (r < 0)
         hzp_fail(reterr, r, "no memory for %s: %s", file->path, hzp_err_name(r));
     if (r >= 0)
@@ -265,8 +265,8 @@ int hzp_state_load(const struct hzp_model *model, const struct hzp_recipe *recip
 {
     struct hzp_state_sink sink = hzp_state_space_sink(model, space);
     struct hzp_state_file *file;
-    HZP_TRY(hzp_state_file_open_for(model, recipe, space, v, dir, same_recipe, &file, ret, ret_note,
-                                    reterr));
+    HZP_TRY(hzp_state_file_open_for(model, recipe, space, false, v, dir, same_recipe, &file, ret,
+                                    ret_note, reterr));
     int r = hzp_state_file_read(file, &sink, NULL, reterr);
     hzp_state_file_close(file);
     HZP_TRY(r);
