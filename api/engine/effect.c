@@ -562,8 +562,10 @@ static void give(struct hzp_effects *e, const struct lesson *lesson, json_t *jso
                                        "others_loss_before",
                                        "others_loss_after"};
     double was[HZP_COUNT(name)];
-    for (int i = 0; i < HZP_COUNT(name); i++)
-        was[i] = json_number_value(json_object_get(json, name[i]));
+    for (int i = 0; i < HZP_COUNT(name); i++) {
+        const json_t *value = json_object_get(json, name[i]);
+        was[i] = json_is_number(value) ? json_number_value(value) : NAN; /* it is not known */
+    }
     hzp_log(HZP_LOG_INFO, "train",
             "lesson examples=%" PRId64 "..%" PRId64 " loss_before=%.3f loss_after=%.3f "
             "answered_so=%.0f/%.0f changed=%.0f/%.0f paraphrased_so=%.0f/%.0f "

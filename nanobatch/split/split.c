@@ -143,8 +143,8 @@ static double itl_limit(const struct hzp_split *split, enum hzp_tenant with)
     return split->seen.itl_aim[with].part * (double)split->policy.itl_ns;
 }
 
-/* How long serving's part of a step may take for the ITL goal; 0: as long as it likes.  A derived
- * goal follows from such steps, so it bounds only those that begin late because of training. */
+/* How long serving's part of a step may take for the ITL goal; 0: no bound.  A derived goal follows
+ * from such steps, so it bounds only those that begin late because of training. */
 static double serve_max(const struct hzp_split *split)
 {
     double carry = split->pipeline.carry_ns, limit = (double)split->policy.itl_ns;

@@ -27,7 +27,7 @@ struct hzp_sites_config {
     const char *const *url; /* [sites] "tcp://HOST:PORT", this one's first */
     int sites;
     const char *key; /* 64 hexadecimal digits, the same on all; NULL: none, loopback only */
-    double share;    /* of the weights, in a part */
+    double share;    /* the fraction of the weights in a part */
     struct hzp_rounds_config rounds; /* from `coding` to `limit_ns`; quorum 0: more than half of the
                                       * sites */
     const char *model;               /* a text that says its shapes and type: equal on all */
