@@ -65,17 +65,19 @@ static int read_list(struct hzp_parse *p, const json_t *object, const json_t *li
         char name[48];
         snprintf(name, sizeof(name), "%s[%zu]", field, i);
         json_t *copy = json_deep_copy(object);
-        bool fits = json_is_string(text) && put(p, copy, text);
+        bool fits = json_string_length(text) && put(p, copy, text);
         p->reterr = &err;
         r = fits ? keep(p, copy) : HZP_EINVAL;
         p->reterr = reterr;
         json_decref(copy);
         if (r == HZP_ENOMEM)
             return hzp_parse_no_memory(p);
+        const char *why = strchr(err.text, ':'); /* behind the line's number */
         if (r < 0)
             return hzp_parse_bad(p, name, "%s",
-                                 fits ? strchr(err.text, ':') + 2
-                                      : "must be a text, of an example with a prompt or messages");
+                                 !fits ? "must be a text, of an example with a prompt or messages"
+                                 : why ? why + 2
+                                       : err.text);
     }
     return HZP_OK;
 }

@@ -58,6 +58,7 @@ static void test_paraphrases(void **state)
         {ASKS("\"x\""), "lines[1].paraphrases", "at most 8"},
         {ASKS("[1,2,3,4,5,6,7,8,9]"), "lines[1].paraphrases", "at most 8"},
         {ASKS("[\"x\", 2]"), "lines[1].paraphrases[1]", "must be a text"},
+        {ASKS("[\"x\", \"\"]"), "lines[1].paraphrases[1]", "must be a text"},
         {ASKS("[\"x\", \"0123456789012345678901234567890123456789\"]"), "lines[1].paraphrases[1]",
          "tokens"},
         {"{\"text\": \"ab\", \"paraphrases\": [\"x\"]}", "lines[1].paraphrases[0]",
