@@ -299,7 +299,8 @@ static void teach(struct chat *chat, const char *text)
     json_decref(question);
 }
 
-/* The number of the lesson that begins with the example; 0: it is not among the newest. */
+/* The number of the lesson that begins with the example; 0: it is not among the newest, or was
+ * taken back. */
 static json_int_t lesson_of(struct chat *chat, json_int_t first)
 {
     json_auto_t *list = ask(chat, "GET", "/v1/lessons?limit=100", NULL);
@@ -308,33 +309,46 @@ static json_int_t lesson_of(struct chat *chat, json_int_t first)
     const json_t *lesson;
     json_array_foreach(json_object_get(list, "data"), i, lesson)
     {
-        if (json_integer_value(json_object_get(lesson, "first")) == first)
+        const char *state = json_string_value(json_object_get(lesson, "state"));
+        if (json_integer_value(json_object_get(lesson, "first")) == first && state &&
+            (!strcmp(state, "learned") || !strcmp(state, "waiting")))
             ret = json_integer_value(json_object_get(lesson, "id"));
     }
     return ret;
 }
 
-/* Takes the newest lesson back that was taught in this chat, and no one else's. */
-static void undo(struct chat *chat)
+/* The newest lesson that was taught in this chat, and no one else's, which is not taken back; 0:
+ * none. */
+static json_int_t newest_of_chat(struct chat *chat)
 {
-    size_t n = json_array_size(chat->taught);
-    json_int_t lesson =
-        n ? lesson_of(chat, json_integer_value(json_array_get(chat->taught, n - 1))) : 0;
-    if (!lesson) {
-        printf("nothing was taught in this chat; hzpserve lessons lists what was, hzpserve undo "
+    json_int_t lesson = 0;
+    for (size_t n; !lesson && (n = json_array_size(chat->taught)) > 0;) {
+        lesson = lesson_of(chat, json_integer_value(json_array_get(chat->taught, n - 1)));
+        if (!lesson)
+            json_array_remove(chat->taught, n - 1);
+    }
+    return lesson;
+}
+
+/* Takes back what the word names, as hzpserve undo does; "": what was taught last in this chat. */
+static void undo(struct chat *chat, const char *word)
+{
+    json_int_t lesson = *word ? 0 : newest_of_chat(chat);
+    if (!*word && !lesson) {
+        printf("nothing was taught in this chat; hzpserve lessons lists what was, /undo LESSON "
                "takes it back\n");
         return;
     }
-    json_auto_t *done =
-        ask(chat, "POST", "/v1/undo?timeout=300", json_pack("{s:I}", "lesson", lesson));
-    if (done) {
-        printf("lesson %lld is taken back: version %lld (what was said here stays in this "
-               "conversation: /clear begins anew)\n",
-               (long long)lesson,
-               (long long)json_integer_value(json_object_get(done, "weights_version")));
-        json_array_remove(chat->taught, n - 1);
-    }
-    if (done && !strcmp(role_of(chat, 0), "assistant")) {
+    json_auto_t *done = ask(chat, "POST", "/v1/undo?timeout=300",
+                            *word ? hzp_undo_body(word) : json_pack("{s:I}", "lesson", lesson));
+    if (!done)
+        return;
+    if (lesson)
+        printf("lesson %lld is taken back: ", (long long)lesson);
+    printf("version %lld serves (what was said here stays in this conversation: /clear begins "
+           "anew)\n",
+           (long long)json_integer_value(json_object_get(done, "weights_version")));
+    if (!strcmp(role_of(chat, 0), "assistant")) {
         json_auto_t *question = fresh(chat, true);
         show_answer(chat, "now:    ", question);
     }
@@ -379,7 +393,7 @@ static bool command(struct chat *chat, const char *line, bool *ret_quit)
     if (n == 6 && !memcmp(line, "/teach", n))
         teach(chat, rest);
     else if (n == 5 && !memcmp(line, "/undo", n))
-        undo(chat);
+        undo(chat, rest);
     else if (n == 5 && !memcmp(line, "/back", n))
         back(chat);
     else if (n == 8 && !memcmp(line, "/version", n))
@@ -395,7 +409,8 @@ static bool command(struct chat *chat, const char *line, bool *ret_quit)
     else
         printf("/teach [ANSWER]   learn ANSWER (or the answer given) to the last question;\n"
                "                  shows what the model answers to it before and after\n"
-               "/undo             take back what was taught last\n"
+               "/undo [WHAT]      take back what was taught last in this chat, or a lesson by its\n"
+               "                  number; or a version serves again: a name, vNUMBER, original\n"
                "/back             take back the last question and its answer\n"
                "/again            another answer to the last question\n"
                "/system [TEXT]    begin anew with this system message\n"
@@ -427,7 +442,7 @@ static json_t *choose_sampling(struct chat *chat)
 
 static void talk(struct chat *chat)
 {
-    static const char *const words[] = {"/teach ",  "/undo",  "/back",    "/again",
+    static const char *const words[] = {"/teach ",  "/undo ", "/back",    "/again",
                                         "/system ", "/clear", "/version", "/help",
                                         "/quit",    "/exit",  NULL};
     bool quit = false;
@@ -457,7 +472,7 @@ int hzp_cmd_chat(const struct hzp_options *options)
     int r = HZP_OK;
     const char *word = options->words ? options->word[0] : "";
     sigaction(SIGINT, &action, NULL);
-    if (!strncmp(word, "http://", 7) || !strncmp(word, "https://", 8))
+    if (hzp_http_is_url(word))
         snprintf(url, sizeof(url), "%s", word);
     else
         r = start_server(&chat, options, url, sizeof(url), &err);

@@ -2,7 +2,7 @@
 /* hzpserve weights, hzpserve lessons, hzpserve undo: a running server's versions, which one serves,
  * what it was taught, and taking that back.
  *
- *     weights list                      the newest versions
+ *     weights list                      those with names, those on disk, the last of each lesson
  *     weights show VERSION              one of them: a number, a name, or current
  *     weights name VERSION NAME         gives it a name
  *     weights unname NAME               takes the name away
@@ -45,6 +45,24 @@ static const char *when(const json_t *json, const char *name, char ret[32])
     return ret;
 }
 
+/* Asks the server; takes over body, NULL: none.  Returns the exit status; *ret: its answer, which
+ * the caller owns, or NULL. */
+static int fetch(const struct hzp_options *options, const char *method, const char *route,
+                 json_t *body, json_t **ret)
+{
+    struct hzp_http_host server;
+    struct hzp_err_text err = {.text = ""};
+    int r = hzp_http_server(options->client.url, options->client.api_key, &server, &err);
+    *ret = r < 0 ? NULL : hzp_http_ask(&server, method, route, body, PATIENCE_S, &err);
+    if (r < 0)
+        json_decref(body);
+    if (r < 0)
+        return hzp_command_failed(r, &err);
+    if (!*ret)
+        fprintf(stderr, "hzpserve: %s\n", err.text);
+    return *ret ? 0 : 1;
+}
+
 /* Asks the server and prints its answer by print, NULL or --json: as JSON; takes over body, NULL:
  * none.  Returns the exit status. */
 static int ask(const struct hzp_options *options, const char *method, json_t *body,
@@ -54,22 +72,14 @@ static int ask(const struct hzp_options *options, const char *method, json_t *bo
                void (*print)(const json_t *json), const char *format, ...)
 {
     char route[300];
-    struct hzp_http_host server;
-    struct hzp_err_text err = {.text = ""};
+    json_auto_t *json = NULL;
     va_list args;
     va_start(args, format);
     vsnprintf(route, sizeof(route), format, args);
     va_end(args);
-    int r = hzp_http_server(options->client.url, options->client.api_key, &server, &err);
-    json_auto_t *json = r < 0 ? NULL : hzp_http_ask(&server, method, route, body, PATIENCE_S, &err);
-    if (r < 0)
-        json_decref(body);
-    if (r < 0)
-        return hzp_command_failed(r, &err);
-    if (!json) {
-        fprintf(stderr, "hzpserve: %s\n", err.text);
-        return 1;
-    }
+    int r = fetch(options, method, route, body, &json);
+    if (r)
+        return r;
     if (print && !options->json) {
         print(json);
     } else {
@@ -81,9 +91,27 @@ static int ask(const struct hzp_options *options, const char *method, json_t *bo
 
 /* ---- versions ---- */
 
-static void print_version(const json_t *v)
+/* The lesson that the version's newest example is of, among `lessons`; 0: of none of them. */
+static long long lesson_of(const json_t *v, const json_t *lessons)
 {
-    char published[32], names[200] = "";
+    const json_t *ranges = json_object_get(v, "learned"), *lesson;
+    size_t i, n = json_array_size(ranges);
+    if (!n)
+        return 0;
+    json_int_t last = json_integer_value(json_array_get(json_array_get(ranges, n - 1), 1));
+    json_array_foreach(json_object_get(lessons, "data"), i, lesson)
+    {
+        if (number_of(lesson, "first") <= last && last <= number_of(lesson, "last"))
+            return number_of(lesson, "id");
+    }
+    return 0;
+}
+
+static void print_version(const json_t *v, long long lesson)
+{
+    char published[32], names[200] = "", of[24] = "-", loss[16] = "-";
+    const char *state = json_string_value(json_object_get(v, "state"));
+    long long through = number_of(v, "finished_through");
     size_t i, used = 0;
     const json_t *name;
     json_array_foreach(json_object_get(v, "names"), i, name)
@@ -91,26 +119,55 @@ static void print_version(const json_t *v)
         int n = snprintf(names + used, sizeof(names) - used, " %s", json_string_value(name));
         used = HZP_MIN(used + (size_t)HZP_MAX(n, 0), sizeof(names) - 1);
     }
-    printf("%8lld  %8lld  %8lld  %-19s  ", number_of(v, "id"), number_of(v, "parent"),
-           number_of(v, "learned_through"), when(v, "published_unix_ms", published));
-    const json_t *loss = json_object_get(v, "loss");
-    if (json_is_number(loss))
-        printf("%8.4f", json_number_value(loss));
-    else
-        printf("%8s", "-");
-    const char *state = json_string_value(json_object_get(v, "state"));
-    printf("  %-8s %-4s %-4s%s\n", state ? state : "",
-           json_is_true(json_object_get(v, "on_disk")) ? "disk" : "-",
+    if (lesson)
+        snprintf(of, sizeof(of), "%lld", lesson);
+    if (json_is_number(json_object_get(v, "loss")))
+        snprintf(loss, sizeof(loss), "%.4f", json_number_value(json_object_get(v, "loss")));
+    printf("%8lld  %8lld  %8s  %8lld  %-19s  %8s  %-8s %-4s %-4s%s\n", number_of(v, "id"),
+           number_of(v, "parent"), of, HZP_MAX(through, 0), when(v, "published_unix_ms", published),
+           loss, state ? state : "", json_is_true(json_object_get(v, "on_disk")) ? "disk" : "-",
            json_is_true(json_object_get(v, "in_slot")) ? "slot" : "-", names);
 }
 
-static void print_versions(const json_t *json)
+/* Versions with names first, then those on disk, then the last one of each lesson, newest first
+ * each; SHOWN at most, beside those with names. */
+static void print_versions(const json_t *json, const json_t *lessons)
 {
-    size_t i;
-    json_t *version;
-    printf("%8s  %8s  %8s  %-19s  %8s  %-8s %s\n", "version", "parent", "learned",
+    enum { NAMED, KEPT, OTHERS, CLASSES };
+    int shown = 0;
+    printf("%8s  %8s  %8s  %8s  %-19s  %8s  %-8s %s\n", "version", "parent", "lesson", "through",
            "published (UTC)", "loss", "state", "kept names");
-    json_array_foreach(json_object_get(json, "data"), i, version) print_version(version);
+    for (int class = NAMED; class < CLASSES; class ++) {
+        size_t i;
+        json_t *v;
+        long long before = 0; /* the lesson of the version after this one */
+        json_array_foreach(json_object_get(json, "data"), i, v)
+        {
+            long long lesson = lesson_of(v, lessons);
+            bool last = !lesson || lesson != before;
+            int own = json_array_size(json_object_get(v, "names"))  ? NAMED
+                      : json_is_true(json_object_get(v, "on_disk")) ? KEPT
+                                                                    : OTHERS;
+            before = lesson;
+            if (own != class || (class == OTHERS && !last) || (class != NAMED && shown >= SHOWN))
+                continue;
+            print_version(v, lesson);
+            shown += class != NAMED;
+        }
+    }
+}
+
+static int list_versions(const struct hzp_options *o)
+{
+    json_auto_t *versions = NULL, *lessons = NULL;
+    if (o->json)
+        return ask(o, "GET", NULL, NULL, "/v1/weights?limit=%d", SHOWN);
+    int r = fetch(o, "GET", "/v1/weights", NULL, &versions);
+    if (!r && !json_is_null(json_object_get(versions, "finished_through")))
+        r = fetch(o, "GET", "/v1/lessons?limit=100", NULL, &lessons);
+    if (!r)
+        print_versions(versions, lessons);
+    return r;
 }
 
 static void print_nothing(const json_t *json)
@@ -129,7 +186,7 @@ int hzp_cmd_weights(const struct hzp_options *o)
     const struct hzp_weights_options *w = &o->weights;
     const char *action = o->words ? o->word[0] : "";
     if (!strcmp(action, "list") && o->words == 1)
-        return ask(o, "GET", NULL, print_versions, "/v1/weights?limit=%d", SHOWN);
+        return list_versions(o);
     if (!strcmp(action, "show") && o->words == 2)
         return ask(o, "GET", NULL, NULL, "/v1/weights/%.200s", o->word[1]);
     if (!strcmp(action, "name") && o->words == 3)
@@ -188,8 +245,7 @@ int hzp_cmd_lessons(const struct hzp_options *options)
     return ask(options, "GET", NULL, print_lessons, "/v1/lessons");
 }
 
-/* What the word names: nothing, a lesson's number, or a version. */
-static json_t *body_of(const char *word)
+json_t *hzp_undo_body(const char *word)
 {
     if (!word)
         return json_object();
@@ -219,6 +275,6 @@ static void print_job(const json_t *job)
 
 int hzp_cmd_undo(const struct hzp_options *options)
 {
-    return ask(options, "POST", body_of(options->words ? options->word[0] : NULL), print_job,
+    return ask(options, "POST", hzp_undo_body(options->words ? options->word[0] : NULL), print_job,
                "/v1/undo?timeout=3600");
 }

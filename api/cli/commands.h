@@ -17,6 +17,10 @@ int hzp_command_failed(int code, const struct hzp_err_text *err);
 /* Prints how the command is used, its name and what follows it, and returns the exit status. */
 int hzp_command_usage(const char *usage);
 
+/* The body of POST /v1/undo for what the word names: NULL, the newest lesson; a lesson's number; a
+ * version: a name, or v and its number.  The caller owns it; NULL: the word is not UTF-8. */
+json_t *hzp_undo_body(const char *word);
+
 /* What both programs' main is: reads the options and runs the command.  bench: the command of that
  * name, which hands over to another program, or measures. */
 int hzp_commands_run(int argc, char **argv, const char *commit,

@@ -5,6 +5,7 @@
 #include "api/cli/nearest.h"
 #include "api/cli/option_table.h"
 #include "api/cli/plan_paths.h"
+#include "api/client/http_client.h"
 #include "base/arena.h"
 #include "base/decimal.h"
 #include "base/file.h"
@@ -18,6 +19,9 @@
 
 /* The commands whose word names a model. */
 enum {
+    /* A URL among their words is that of --url. */
+    WITH_URL = HZP_COMMAND_STATUS | HZP_COMMAND_TOP | HZP_COMMAND_TIMELINE | HZP_COMMAND_WEIGHTS |
+               HZP_COMMAND_LESSONS | HZP_COMMAND_UNDO,
     WITH_MODEL = HZP_COMMAND_SERVE | HZP_COMMAND_COMPLETE | HZP_COMMAND_EVAL | HZP_COMMAND_TRAIN |
                  HZP_COMMAND_BENCH | HZP_COMMAND_PLAN | HZP_COMMAND_SEARCH | HZP_COMMAND_CHAT
 };
@@ -448,6 +452,8 @@ static int read_words(int argc, char **argv, struct hzp_options *options,
             HZP_TRY(read_option(argc, argv, &i, options, reterr));
         } else if (!only_words && elsewhere(argv[i])) {
             return no_option(argv[i], strlen(argv[i]), options->command, reterr);
+        } else if ((options->command & WITH_URL) && hzp_http_is_url(argv[i])) {
+            options->client.url = argv[i];
         } else if (options->words == HZP_OPTIONS_WORDS_MAX) {
             return hzp_fail(reterr, HZP_EINVAL, "too many arguments: \"%s\"", argv[i]);
         } else {

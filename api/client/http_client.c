@@ -41,6 +41,11 @@ static bool has_part(CURLU *u, CURLUPart part)
     return has;
 }
 
+bool hzp_http_is_url(const char *text)
+{
+    return !strncmp(text, "http://", 7) || !strncmp(text, "https://", 8);
+}
+
 static bool read_url(const char *url, char *ret, size_t size)
 {
     CURLU *u = curl_url();
@@ -48,8 +53,7 @@ static bool read_url(const char *url, char *ret, size_t size)
     bool good = u && !curl_url_set(u, CURLUPART_URL, url, CURLU_GUESS_SCHEME) && trim_path(u) &&
                 !has_part(u, CURLUPART_QUERY) && !has_part(u, CURLUPART_FRAGMENT) &&
                 !has_part(u, CURLUPART_USER) && !curl_url_get(u, CURLUPART_URL, &whole, 0) &&
-                strlen(whole) < size &&
-                (!strncmp(whole, "http://", 7) || !strncmp(whole, "https://", 8));
+                strlen(whole) < size && hzp_http_is_url(whole);
     if (good)
         snprintf(ret, size, "%.*s", (int)strlen(whole) - (whole[strlen(whole) - 1] == '/'), whole);
     curl_free(whole);

@@ -28,6 +28,8 @@ struct hzp_http_host {
     int32_t context, vocab;
 };
 
+/* Whether it begins as an address of http or https does. */
+bool hzp_http_is_url(const char *text);
 /* Reads http[s]://HOST[:PORT][/PATH] into ret, which is zeroed; key NULL: none.  HZP_EINVAL. */
 int hzp_http_server(const char *url, const char *key, struct hzp_http_host *ret,
                     struct hzp_err_text *reterr);

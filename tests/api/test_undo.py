@@ -197,9 +197,19 @@ def test_after_a_restart():
             url = ["--url", server.url]
             listed = subprocess.run([test_api.BINARY, "lessons", *url], capture_output=True, text=True, check=True)
             assert "undone" in listed.stdout and "learned" in listed.stdout, listed
+            # The original is listed first; one line for each lesson; example 1, which was taken back, stops nothing.
+            assert len(json.loads(server.get("/v1/weights"))["data"]) > 32
+            listed = subprocess.run([test_api.BINARY, "weights", "list", *url], capture_output=True, text=True, check=True)
+            rows = [line.split() for line in listed.stdout.splitlines()[1:]]
+            assert rows[0][0] == "1" and "original" in rows[0], listed.stdout
+            taught = [row for row in rows if row[2] == "2" and "disk" not in row]
+            assert len(taught) == 2 and taught[0][3] == "2", listed.stdout  # learned, and again after the undo
             done = subprocess.run([test_api.BINARY, "undo", *url], capture_output=True, text=True, check=True)
             assert "examples 2 to 2 are not learned any more" in done.stdout, done
             assert answer(server, TOM) == before
+            # A URL is that of --url, for every command that asks a server.
+            for words in (["status"], ["lessons"], ["weights", "list"], ["status", "--url"]):
+                subprocess.run([test_api.BINARY, *words, server.url], capture_output=True, check=True)
             for word in ("nothing", "1x", "v", "v1x", "-1", "v99999999999999999999", "", "\u00fc"):
                 bad = subprocess.run([test_api.BINARY, "undo", word, *url], capture_output=True, text=True)
                 assert bad.returncode == 1 and (word in bad.stderr or word.endswith("9")), bad
@@ -313,6 +323,19 @@ def test_in_a_chat():
     assert re.fullmatch(r"changed: \d+ of 16 other answers", out[5]), done
     assert out[-3].startswith("lesson 1 is taken back: version ") and out[-2] == f"now:    {before}", done
     assert out[-1].startswith("nothing was taught"), done
+
+
+def test_in_a_chat_by_name():
+    """/undo LESSON and /undo VERSION are those of hzpserve undo; what they took back is not offered again."""
+    with Server() as server:
+        teach(server, TOM, " In Tarn.")
+        said = "Where does Zorin live?\n/teach Zorin lives in Tarn.\n/undo 1\n/undo original\n/undo\n/undo 1\n"
+        done = subprocess.run([test_api.BINARY, "chat", server.url, "--temperature", "0", "--max-tokens", "20"],
+                              text=True, capture_output=True, timeout=test_api.HANG, input=said)
+        assert done.returncode == 0, done
+        states = [lesson["state"] for lesson in lessons(server)["data"]]
+        assert states == ["undone", "undone"] and "nothing was taught" in done.stdout, (states, done)
+        assert "lesson 1 is undone already" in done.stdout + done.stderr, done
 
 
 def main():

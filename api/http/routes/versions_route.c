@@ -110,13 +110,14 @@ json_t *hzp_version_json(const struct hzp_version_record *record, const struct h
     char checksum[20];
     snprintf(checksum, sizeof(checksum), "%016llx", (unsigned long long)record->checksum);
     return json_pack(
-        "{s:I, s:o, s:o, s:I, s:s, s:I, s:o, s:o, s:o, s:s, s:o, s:b, s:o, s:b, s:b, s:o}", "id",
-        (json_int_t)record->id, "parent", number_json((int64_t)record->parent), "sites", sites,
-        "optimizer_step", (json_int_t)record->optimizer_step, "state", state_name(record->state),
-        "published_unix_ms", (json_int_t)record->published_unix_ms, "loss", loss_json(record->loss),
-        "gate_loss_before", loss_json(record->gate_before), "gate_loss_after",
-        loss_json(record->gate_after), "checksum", checksum, "learned", learned, "learned_more",
-        record->learned.more, "learned_through", hzp_through_json(through), "on_disk", on_disk,
+        "{s:I, s:o, s:o, s:I, s:s, s:I, s:o, s:o, s:o, s:s, s:o, s:b, s:o, s:o, s:b, s:b, s:o}",
+        "id", (json_int_t)record->id, "parent", number_json((int64_t)record->parent), "sites",
+        sites, "optimizer_step", (json_int_t)record->optimizer_step, "state",
+        state_name(record->state), "published_unix_ms", (json_int_t)record->published_unix_ms,
+        "loss", loss_json(record->loss), "gate_loss_before", loss_json(record->gate_before),
+        "gate_loss_after", loss_json(record->gate_after), "checksum", checksum, "learned", learned,
+        "learned_more", record->learned.more, "learned_through", hzp_through_json(through),
+        "finished_through", hzp_through_json(record->learned_through), "on_disk", on_disk,
         "in_slot", hzp_weights_resident(places->weights, record->id), "names", names);
 }
 
