@@ -215,6 +215,25 @@ def test_after_a_restart():
                 assert bad.returncode == 1 and (word in bad.stderr or word.endswith("9")), bad
 
 
+def test_owed():
+    """What was served before a kill holds requests back; where it takes too long, the error says what helps, and
+    that does help."""
+    with tempfile.TemporaryDirectory(prefix="hzpserve-test-") as state:
+        slow = ["--effect", "0", "--passes", "512", "--lr", "1e-5"]
+        with Server(*slow, state=state) as server:
+            teach(server, TOM, " In Tarn.")
+            server.process.kill()
+            server.process.wait()
+        with Server(*slow, "--weights-timeout", "0.001", state=state) as server:
+            body = {"prompt": TOM, "max_tokens": 4}
+            status, _, got = server.post("/v1/completions", body)
+            says = got["error"]["message"]
+            assert status == 503 and "learned through example 1 " in says and "hzpserve undo" in says, got
+            assert "min_version" in says and server.post("/v1/completions", {**body, "min_version": 1})[0] == 200, got
+            undo(server)
+            assert server.post("/v1/completions", body)[0] == 200
+
+
 def flip(path):
     """Other weights, in place: a file that is written over keeps its inode."""
     with open(path, "r+b") as file:

@@ -276,7 +276,7 @@ json_t *hzp_unmet_json(const struct hzp_request *rq)
 {
     const struct hzp_demands *d = &rq->demands;
     long long through = (long long)HZP_MAX(d->min_sequence, d->through);
-    char text[256], what[96] = "";
+    char text[400], what[96] = "";
     if (rq->unmet == HZP_UNMET_UNLEARNED)
         return failed_json(d->min_sequence);
     if (rq->unmet == HZP_UNMET_FULL)
@@ -292,9 +292,12 @@ json_t *hzp_unmet_json(const struct hzp_request *rq)
         if (through)
             snprintf(what + strlen(what), sizeof(what) - strlen(what),
                      ", learned through example %lld", through);
-        snprintf(text, sizeof(text), "%s%s%s did not serve within %g seconds",
+        snprintf(text, sizeof(text), "%s%s%s did not serve within %g seconds%s",
                  d->owed ? "what was served before the restart" : "the weights asked for", what,
-                 d->max_staleness >= 0 ? ", within max_staleness" : "", (double)d->wait_ns * 1e-9);
+                 d->max_staleness >= 0 ? ", within max_staleness" : "", (double)d->wait_ns * 1e-9,
+                 d->owed ? "; ask again, or with \"min_version\": 1, which does not wait; hzpserve "
+                           "status says what holds learning back, hzpserve undo gives it up"
+                         : "");
     }
     return hzp_error_json(d->owed ? MHD_HTTP_SERVICE_UNAVAILABLE : MHD_HTTP_CONFLICT, text, NULL,
                           "weights_not_served");
