@@ -161,20 +161,18 @@ void fake_object_free(void *handle)
 
 void *fake_object_find(const void *handle, enum fake_type type, const char *function)
 {
-    struct fake_object **first = &objects[type - FAKE_STREAM];
-    for (struct fake_object **at = first; *at; at = &(*at)->next)
-        if ((const void *)*at == handle) {
-            struct fake_object *o = *at;
-            if (type == FAKE_STREAM) /* their order is that in which work is looked for */
-                return o;
-            /* to the front, as it is asked for again soon */
-            *at = o->next;
-            o->next = *first;
-            *first = o;
-            return o;
-        }
-    fake_mistake("%s: a handle that was never given out, or is gone", function);
-    return NULL;
+    struct fake_object **first = &objects[type - FAKE_STREAM], **at = first;
+    while (*at && (const void *)*at != handle)
+        at = &(*at)->next;
+    struct fake_object *o = *at;
+    if (!o)
+        fake_mistake("%s: a handle that was never given out, or is gone", function);
+    if (o && type != FAKE_STREAM) { /* streams are in the order in which work is looked for */
+        *at = o->next;
+        o->next = *first; /* it is asked for again soon */
+        *first = o;
+    }
+    return o;
 }
 
 struct fake_stream *fake_stream_find(cudaStream_t stream, const char *function)
