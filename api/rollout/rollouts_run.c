@@ -15,6 +15,8 @@
 static const uint64_t look_ns = 2000000u;
 /* Groups in a row that may teach nothing before a job ends: so many, and each prompt twice. */
 enum { DROPS_LEAST = 32, DROPS_MOST = 1024 };
+static const char stopped[] =
+    "the server stopped while it ran: what it had committed is learned from the log";
 
 static void pause_for(struct hzp_rollouts *r, uint64_t ns)
 {
@@ -447,8 +449,8 @@ static void advance(struct hzp_rollouts *r, struct hzp_rollout_job *job)
     }
     if (code >= 0)
         code = fill(r, job, &err);
-    if (code < 0)
-        end_job(r, job, HZP_ROLLOUT_FAILED, err.text);
+    if (code < 0) /* cancelled: the scheduler stops before this thread is told to */
+        end_job(r, job, HZP_ROLLOUT_FAILED, code == HZP_ECANCELED ? stopped : err.text);
 }
 
 /* The oldest job that has not ended, which runs from now on; NULL: none. */
@@ -474,7 +476,6 @@ void *hzp_rollouts_run(void *arg)
         pause_for(r, job ? look_ns : UINT64_MAX);
     }
     while ((job = next_job(r)) != NULL)
-        end_job(r, job, HZP_ROLLOUT_FAILED,
-                "the server stopped while it ran: what it had committed is learned from the log");
+        end_job(r, job, HZP_ROLLOUT_FAILED, stopped);
     return NULL;
 }

@@ -25,10 +25,10 @@ def test_versions_in_a_stream():
     with Server("--passes", "100000", "--publish", "every=1", "--train-share", "1,stretch=0") as server:
         assert server.post(EXAMPLES, {"text": "A dog saw a cat. " * 10})[0] in (200, 202)
         until(lambda: server.metric("hzpserve_weights_version") > 3)
-        seen = set()
-        for asked in range(20):
-            if asked >= 3 and len(seen) > 20:
-                break
+        seen, swapped, asked, end = set(), False, 0, time.monotonic() + HANG
+        while asked < 3 or len(seen) <= 20:  # how many updates fit beside an answer depends on the machine
+            assert time.monotonic() < end, (asked, seen)
+            asked += 1
             got = server.complete(max_tokens=server.long)
             spans = got.hzpserve["spans"]
             assert spans[0]["start"] == 0 and spans[-1]["end"] == server.long
@@ -38,8 +38,9 @@ def test_versions_in_a_stream():
             assert spans[0]["prompt_version"] <= spans[0]["version"]
             assert got.hzpserve["weights_version"] == spans[-1]["version"]
             assert got.hzpserve["staleness"] <= 1
+            swapped = swapped or len(spans) > 1
             seen |= {s["version"] for s in spans}
-        assert len(seen) > 20
+        assert swapped
         status, _, got = server.post(EXAMPLES + "?wait=served&timeout=0.2", {"text": "No."})
         assert status == 202 and not got["served"]
 

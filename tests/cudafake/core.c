@@ -19,7 +19,7 @@ static int calls, counts[FAKE_THEN + 1], made;
 static bool steady;
 static char mistakes[TEXT], leaks[TEXT];
 enum { STREAMS = 0 };                           /* of objects */
-static struct fake_object *objects[FAKE_TYPES]; /* of each type, newest first */
+static struct fake_object *objects[FAKE_TYPES]; /* of each type; streams: newest first */
 static uint64_t ids;
 static unsigned state = 1;
 static __thread int capturing; /* captures that this thread has begun and not ended */
@@ -161,11 +161,18 @@ void fake_object_free(void *handle)
 
 void *fake_object_find(const void *handle, enum fake_type type, const char *function)
 {
-    for (struct fake_object *o = objects[type - FAKE_STREAM]; o; o = o->next)
-        if ((const void *)o == handle)
-            return o;
-    fake_mistake("%s: a handle that was never given out, or is gone", function);
-    return NULL;
+    struct fake_object **first = &objects[type - FAKE_STREAM], **at = first;
+    while (*at && (const void *)*at != handle)
+        at = &(*at)->next;
+    struct fake_object *o = *at;
+    if (!o)
+        fake_mistake("%s: a handle that was never given out, or is gone", function);
+    if (o && type != FAKE_STREAM) { /* streams are in the order in which work is looked for */
+        *at = o->next;
+        o->next = *first; /* it is asked for again soon */
+        *first = o;
+    }
+    return o;
 }
 
 struct fake_stream *fake_stream_find(cudaStream_t stream, const char *function)

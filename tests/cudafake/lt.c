@@ -507,24 +507,46 @@ static void put(void *ptr, cudaDataType_t type, size_t i, float x)
     ((uint16_t *)ptr)[i] = (uint16_t)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
 }
 
+/* op(a) as doubles, [depth, rows]. */
+static double *first_of(const struct product *p, uint64_t depth)
+{
+    uint64_t rows = p->c.rows, ld = (uint64_t)p->a.ld;
+    bool plain = p->desc.trans_a == CUBLAS_OP_N;
+    double *ret = malloc((size_t)(depth * rows + 1) * sizeof(double));
+    for (uint64_t k = 0; k < depth; k++)
+        for (uint64_t i = 0; i < rows; i++)
+            ret[k * rows + i] = (double)value(p->pa, p->a.type, plain ? k * ld + i : i * ld + k);
+    return ret;
+}
+
+/* A column of the product: each sum in the order of k, many sums side by side. */
+static void column_sums(const struct product *p, uint64_t depth, uint64_t j, const double *first,
+                        double *restrict sum)
+{
+    uint64_t rows = p->c.rows, ld = (uint64_t)p->b.ld;
+    bool plain = p->desc.trans_b == CUBLAS_OP_N;
+    memset(sum, 0, (size_t)rows * sizeof(double));
+    for (uint64_t k = 0; k < depth; k++) {
+        const double *restrict a = first + k * rows;
+        double b = (double)value(p->pb, p->b.type, plain ? j * ld + k : k * ld + j);
+        for (uint64_t i = 0; i < rows; i++)
+            sum[i] += a[i] * b;
+    }
+}
+
 void fake_product_run(const struct fake_task *task)
 {
     struct product p;
     memcpy(&p, task->args, sizeof(p));
     fake_clock_add(1e3 * times[p.number % TIMES]);
     uint64_t depth = p.desc.trans_a == CUBLAS_OP_N ? p.a.cols : p.a.rows;
-    for (uint64_t j = 0; j < p.c.cols; j++)
+    double *first = first_of(&p, depth);
+    double *sums = malloc((size_t)(p.c.rows + 1) * sizeof(double));
+    for (uint64_t j = 0; j < p.c.cols; j++) {
+        column_sums(&p, depth, j, first, sums);
         for (uint64_t i = 0; i < p.c.rows; i++) {
-            double sum = 0;
-            for (uint64_t k = 0; k < depth; k++) {
-                uint64_t ia = p.desc.trans_a == CUBLAS_OP_N ? k * (uint64_t)p.a.ld + i
-                                                            : i * (uint64_t)p.a.ld + k;
-                uint64_t ib = p.desc.trans_b == CUBLAS_OP_N ? j * (uint64_t)p.b.ld + k
-                                                            : k * (uint64_t)p.b.ld + j;
-                sum += (double)value(p.pa, p.a.type, ia) * (double)value(p.pb, p.b.type, ib);
-            }
             uint64_t ic = j * (uint64_t)p.c.ld + i;
-            sum *= (double)p.alpha;
+            double sum = sums[i] * (double)p.alpha;
             if (p.desc.mode_a)
                 sum *= (double)((const float *)p.desc.scale_a)[i] *
                        (double)((const float *)p.desc.scale_b)[j];
@@ -534,4 +556,7 @@ void fake_product_run(const struct fake_task *task)
                 sum += (double)value(p.desc.bias, p.c.type, i);
             put(p.pd, p.c.type, ic, (float)sum);
         }
+    }
+    free(first);
+    free(sums);
 }
