@@ -19,7 +19,7 @@ static int calls, counts[FAKE_THEN + 1], made;
 static bool steady;
 static char mistakes[TEXT], leaks[TEXT];
 enum { STREAMS = 0 };                           /* of objects */
-static struct fake_object *objects[FAKE_TYPES]; /* of each type; streams: newest first */
+static struct fake_object *objects[FAKE_TYPES]; /* a list for each type; streams: newest first */
 static uint64_t ids;
 static unsigned state = 1;
 static __thread int capturing; /* captures that this thread has begun and not ended */
