@@ -299,12 +299,10 @@ static void teach(struct chat *chat, const char *text)
     json_decref(question);
 }
 
-/* The number of the lesson that begins with the example; 0: it is not among the newest, or was
- * taken back. */
-static json_int_t lesson_of(struct chat *chat, json_int_t first)
+/* The number of the lesson that begins with the example; 0: it is not in the list, or was taken
+ * back. */
+static json_int_t lesson_of(const json_t *list, json_int_t first)
 {
-    json_auto_t *list = ask(chat, "GET", "/v1/lessons?limit=100", NULL);
-    json_int_t ret = 0;
     size_t i;
     const json_t *lesson;
     json_array_foreach(json_object_get(list, "data"), i, lesson)
@@ -312,18 +310,20 @@ static json_int_t lesson_of(struct chat *chat, json_int_t first)
         const char *state = json_string_value(json_object_get(lesson, "state"));
         if (json_integer_value(json_object_get(lesson, "first")) == first && state &&
             (!strcmp(state, "learned") || !strcmp(state, "waiting")))
-            ret = json_integer_value(json_object_get(lesson, "id"));
+            return json_integer_value(json_object_get(lesson, "id"));
     }
-    return ret;
+    return 0;
 }
 
 /* The newest lesson that was taught in this chat, and no one else's, which is not taken back; 0:
- * none. */
+ * none; -1: the server did not say. */
 static json_int_t newest_of_chat(struct chat *chat)
 {
-    json_int_t lesson = 0;
-    for (size_t n; !lesson && (n = json_array_size(chat->taught)) > 0;) {
-        lesson = lesson_of(chat, json_integer_value(json_array_get(chat->taught, n - 1)));
+    size_t n = json_array_size(chat->taught);
+    json_auto_t *list = n ? ask(chat, "GET", "/v1/lessons?limit=100", NULL) : NULL;
+    json_int_t lesson = n && !list ? -1 : 0;
+    for (; !lesson && n > 0; n--) {
+        lesson = lesson_of(list, json_integer_value(json_array_get(chat->taught, n - 1)));
         if (!lesson)
             json_array_remove(chat->taught, n - 1);
     }
@@ -339,8 +339,10 @@ static void undo(struct chat *chat, const char *word)
                "takes it back\n");
         return;
     }
-    json_auto_t *done = ask(chat, "POST", "/v1/undo?timeout=300",
-                            *word ? hzp_undo_body(word) : json_pack("{s:I}", "lesson", lesson));
+    json_auto_t *done =
+        lesson < 0 ? NULL
+                   : ask(chat, "POST", "/v1/undo?timeout=300",
+                         *word ? hzp_undo_body(word) : json_pack("{s:I}", "lesson", lesson));
     if (!done)
         return;
     if (lesson)

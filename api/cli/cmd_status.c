@@ -233,7 +233,8 @@ int hzp_cmd_status(const struct hzp_options *options)
     struct hzp_err_text err = {.text = ""};
     const struct sigaction action = {.sa_handler = on_end}; /* without SA_RESTART */
     bool once = options->command == HZP_COMMAND_STATUS;
-    struct watch w = {.url = options->client.url, .page = hzp_xmalloc(PAGE_BYTES_MAX)};
+    struct watch w = {.url = options->words ? options->word[0] : options->client.url,
+                      .page = hzp_xmalloc(PAGE_BYTES_MAX)};
     if (!once) {
         sigaction(SIGINT, &action, NULL);
         sigaction(SIGTERM, &action, NULL);

@@ -32,7 +32,7 @@ static int get(const struct hzp_options *options, struct hzp_http_stream *in,
                struct hzp_err_text *reterr)
 {
     const struct hzp_timeline_settings *s = &options->timeline;
-    const char *url = options->client.url;
+    const char *url = options->words ? options->word[0] : options->client.url;
     char route[80];
     struct hzp_http_host server;
     snprintf(route, sizeof(route), "/debug/timeline?seconds=%g", s->seconds);

@@ -27,7 +27,11 @@
 #include <string.h>
 #include <time.h>
 
-enum { PATIENCE_S = 3700, SHOWN = 20 };
+enum {
+    PATIENCE_S = 3700,
+    SHOWN = 20,
+    LOOKED_AT = 2048 /* versions: with all that each can have, within HZP_HTTP_BODY_MAX */
+};
 
 static long long number_of(const json_t *json, const char *name)
 {
@@ -130,16 +134,16 @@ static void print_version(const json_t *v, long long lesson)
 }
 
 /* Versions with names first, then those on disk, then the last one of each lesson, newest first
- * each; SHOWN at most, beside those with names. */
+ * each; at most SHOWN of the second and of the third kind. */
 static void print_versions(const json_t *json, const json_t *lessons)
 {
     enum { NAMED, KEPT, OTHERS, CLASSES };
-    int shown = 0;
     printf("%8s  %8s  %8s  %8s  %-19s  %8s  %-8s %s\n", "version", "parent", "lesson", "through",
            "published (UTC)", "loss", "state", "kept names");
     for (int class = NAMED; class < CLASSES; class ++) {
         size_t i;
         json_t *v;
+        int shown = 0;
         long long before = 0; /* the lesson of the version after this one */
         json_array_foreach(json_object_get(json, "data"), i, v)
         {
@@ -162,7 +166,9 @@ static int list_versions(const struct hzp_options *o)
     json_auto_t *versions = NULL, *lessons = NULL;
     if (o->json)
         return ask(o, "GET", NULL, NULL, "/v1/weights?limit=%d", SHOWN);
-    int r = fetch(o, "GET", "/v1/weights", NULL, &versions);
+    char route[40];
+    snprintf(route, sizeof(route), "/v1/weights?limit=%d", LOOKED_AT);
+    int r = fetch(o, "GET", route, NULL, &versions);
     if (!r && !json_is_null(json_object_get(versions, "finished_through")))
         r = fetch(o, "GET", "/v1/lessons?limit=100", NULL, &lessons);
     if (!r)

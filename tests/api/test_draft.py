@@ -109,7 +109,8 @@ def test_ranks(program, model, bodies):
             want = ask(plain, bodies)
         for mode in MODES:
             with Server(program, model, *FLAGS, "--no-train", *flags, "--draft", mode) as server:
-                check(server, bodies, want, (mode, flags))
+                right = check(server, bodies, want, (mode, flags))[2]
+                assert right > 0 or "--replicas" in flags, (mode, flags)
         print(*flags, flush=True)
 
 
@@ -121,7 +122,7 @@ def test_repeats(program, model):
         tokens = server.call("/v1/completions", asked)["usage"]["completion_tokens"]
         after = float(re.search(r"^vllm:iteration_tokens_total_count{.*} (\S+)$", server.text("/metrics"), re.M)[1])
         right = counted(server, "accepted_tokens")
-        assert tokens == 100 and (right < 20 or after - steps < 90), (tokens, steps, after, right)
+        assert tokens == 100 and right > 0 and after - steps <= 100 - right / 2, (tokens, steps, after, right)
 
 
 def test_swaps(program, model, bodies, mode):
