@@ -79,8 +79,6 @@ test)
     test_client
     build true
     [ $# -gt 0 ] || set -- --no-suite long
-    # Two more at a time than there are cores: tests of servers and ranks wait for half of their time.
-    export MESON_TESTTHREADS="${MESON_TESTTHREADS:-$(($(nproc) + 2))}"
     exec meson test -C build --print-errorlogs "$@"
     ;;
 packages)
