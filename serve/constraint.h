@@ -31,9 +31,14 @@ struct hzp_constraint_ops {
     bool (*mask)(struct hzp_constraint_run *run, uint32_t *mask);
     /* About how many comparisons the newest mask took; HZP_CONSTRAINT_DEAR: some milliseconds. */
     int64_t (*work)(const struct hzp_constraint_run *run);
+    /* The text so far is kept: back() returns to it, whatever tokens have been tried since.  Until
+     * then token() may also refuse one that the text could go on with. */
+    void (*keep)(struct hzp_constraint_run *run);
+    void (*back)(struct hzp_constraint_run *run);
 };
 
-#define HZP_CONSTRAINT_DEAR ((int64_t)1 << 22)
+#define HZP_CONSTRAINT_DEAR  ((int64_t)1 << 22)
+#define HZP_CONSTRAINT_CHEAP (HZP_CONSTRAINT_DEAR / 256)
 
 /* The first member of each implementation's struct. */
 struct hzp_constraint {

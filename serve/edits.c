@@ -9,7 +9,13 @@
 
 struct entry {
     struct hzp_logit_edit edit;
-    bool stops; /* banned while min_tokens is not reached */
+    bool stops;  /* banned while min_tokens is not reached */
+    bool prompt; /* seen whatever is generated */
+};
+
+/* The newest tokens, newest first. */
+struct newest {
+    int32_t token[HZP_BAD_TOKENS_MAX], count;
 };
 
 struct hzp_edits {
@@ -22,13 +28,17 @@ struct hzp_edits {
     /* which tokens may be drawn; tokens NULL: any */
     const struct hzp_token_rules *tokens;
     int32_t words;
-    uint32_t *fixed, *now;                /* [words] before the first token, for the next draw */
+    uint32_t *fixed, *made[2];            /* [words] before any token, for the next draw, guesses */
     uint32_t *ends;                       /* [words] tokens that end a text; with a grammar */
     const struct hzp_constraint_ops *ops; /* run's */
     struct hzp_constraint_run *run;       /* NULL: the text is not constrained */
-    int32_t last[HZP_BAD_TOKENS_MAX];     /* the newest tokens, newest first */
-    int32_t lasts;
+    struct newest last;
     bool sequences; /* bad sequences of several tokens */
+
+    int32_t guess[HZP_EDITS_GUESSES_MAX], guesses;
+    /* before the first guess: */
+    int32_t kept_count;
+    struct newest kept_last;
 };
 
 int32_t hzp_edits_needed(const struct hzp_edit_rules *rules)
@@ -39,21 +49,25 @@ int32_t hzp_edits_needed(const struct hzp_edit_rules *rules)
     return (int32_t)HZP_MIN(most, rules->vocab);
 }
 
+/* Where its entry is noted, or would be. */
+static int32_t *slot_of(struct hzp_edits *edits, int32_t token)
+{
+    uint32_t at = (uint32_t)token * 2654435761u & edits->mask;
+    while (edits->slot[at] && edits->entry[edits->slot[at] - 1].edit.token != token)
+        at = (at + 1) & edits->mask;
+    return &edits->slot[at];
+}
+
 /* The token's entry; a new one if it has none. */
 static struct entry *entry_of(struct hzp_edits *edits, int32_t token)
 {
-    uint32_t at = (uint32_t)token * 2654435761u & edits->mask;
-    while (edits->slot[at]) {
-        struct entry *entry = &edits->entry[edits->slot[at] - 1];
-        if (entry->edit.token == token)
-            return entry;
-        at = (at + 1) & edits->mask;
+    int32_t *slot = slot_of(edits, token);
+    if (!*slot) {
+        HZP_ASSERT(edits->count < edits->room);
+        edits->entry[edits->count++] = (struct entry){.edit.token = token};
+        *slot = edits->count;
     }
-    HZP_ASSERT(edits->count < edits->room);
-    struct entry *entry = &edits->entry[edits->count++];
-    *entry = (struct entry){.edit.token = token};
-    edits->slot[at] = edits->count;
-    return entry;
+    return &edits->entry[*slot - 1];
 }
 
 /* ---- the tokens that may be drawn ---- */
@@ -80,7 +94,8 @@ static void remove_bad(const struct hzp_edits *edits, uint32_t *mask)
     for (int32_t i = 0; i < rules->bads; i++) {
         const int32_t *bad = rules->bad + rules->bad_at[i];
         int32_t before = rules->bad_at[i + 1] - rules->bad_at[i] - 1, same = 0;
-        while (same < before && same < edits->lasts && edits->last[same] == bad[before - 1 - same])
+        while (same < before && same < edits->last.count &&
+               edits->last.token[same] == bad[before - 1 - same])
             same++;
         if (same == before)
             clear(mask, bad[before]);
@@ -91,18 +106,19 @@ static void remove_bad(const struct hzp_edits *edits, uint32_t *mask)
 static bool mask_make(struct hzp_edits *edits)
 {
     size_t words = (size_t)edits->words;
+    uint32_t *now = edits->made[edits->guesses > 0];
     if (edits->run) {
-        memset(edits->now, 0, words * sizeof(*edits->now));
-        edits->ops->mask(edits->run, edits->now);
+        memset(now, 0, words * sizeof(*now));
+        edits->ops->mask(edits->run, now);
         bool ends = edits->ops->may_end(edits->run);
         for (size_t w = 0; w < words; w++)
-            edits->now[w] = (edits->now[w] | (ends ? edits->ends[w] : 0)) & edits->fixed[w];
+            now[w] = (now[w] | (ends ? edits->ends[w] : 0)) & edits->fixed[w];
     } else {
-        memcpy(edits->now, edits->fixed, words * sizeof(*edits->now));
+        memcpy(now, edits->fixed, words * sizeof(*now));
     }
-    remove_bad(edits, edits->now);
+    remove_bad(edits, now);
     for (size_t w = 0; w < words; w++)
-        if (edits->now[w])
+        if (now[w])
             return true;
     return false;
 }
@@ -112,11 +128,12 @@ static int tokens_create(struct hzp_edits *edits, const struct hzp_edit_rules *r
     const struct hzp_token_rules *tokens = rules->tokens;
     edits->tokens = tokens;
     edits->words = hzp_mask_words(rules->vocab);
-    size_t bytes = (size_t)edits->words * sizeof(*edits->now);
+    size_t bytes = (size_t)edits->words * sizeof(*edits->fixed);
     edits->fixed = calloc(1, bytes);
-    edits->now = calloc(1, bytes);
+    edits->made[0] = calloc(1, bytes);
+    edits->made[1] = calloc(1, bytes);
     edits->ends = calloc(1, bytes);
-    if (!edits->fixed || !edits->now || !edits->ends)
+    if (!edits->fixed || !edits->made[0] || !edits->made[1] || !edits->ends)
         return HZP_ENOMEM;
     for (int32_t t = 0; t < rules->vocab && !tokens->allowed; t++)
         set(edits->fixed, t);
@@ -144,9 +161,10 @@ static enum hzp_edits_after tokens_after(struct hzp_edits *edits, int32_t token,
     }
     if (edits->run && !edits->ops->may_go_on(edits->run))
         return HZP_AFTER_WHOLE;
-    memmove(edits->last + 1, edits->last, (HZP_BAD_TOKENS_MAX - 1) * sizeof(*edits->last));
-    edits->last[0] = token;
-    edits->lasts = HZP_MIN(edits->lasts + 1, (int32_t)HZP_BAD_TOKENS_MAX);
+    struct newest *last = &edits->last;
+    memmove(last->token + 1, last->token, (HZP_BAD_TOKENS_MAX - 1) * sizeof(*last->token));
+    last->token[0] = token;
+    last->count = HZP_MIN(last->count + 1, (int32_t)HZP_BAD_TOKENS_MAX);
     if ((edits->run || edits->sequences) && !mask_make(edits))
         return HZP_AFTER_STUCK;
     return HZP_AFTER_MORE;
@@ -154,7 +172,9 @@ static enum hzp_edits_after tokens_after(struct hzp_edits *edits, int32_t token,
 
 const uint32_t *hzp_edits_mask(const struct hzp_edits *edits)
 {
-    return edits && edits->tokens ? edits->now : NULL;
+    if (!edits || !edits->tokens)
+        return NULL;
+    return edits->made[edits->guesses && (edits->run || edits->sequences)];
 }
 
 /* ---- all of it ---- */
@@ -194,8 +214,10 @@ int hzp_edits_create(const struct hzp_edit_rules *rules, struct hzp_edits **ret)
     for (int list = 0; list < HZP_COUNT(rules->end); list++)
         for (int32_t i = 0; i < rules->bans[list]; i++)
             entry_of(edits, rules->end[list][i])->stops = true;
-    for (int32_t i = 0; i < rules->prompt_count && edits->penalties; i++)
-        entry_of(edits, rules->prompt[i])->edit.seen = 1;
+    for (int32_t i = 0; i < rules->prompt_count && edits->penalties; i++) {
+        struct entry *entry = entry_of(edits, rules->prompt[i]);
+        entry->edit.seen = entry->prompt = true;
+    }
     *ret = edits;
     return HZP_OK;
 }
@@ -207,7 +229,8 @@ void hzp_edits_destroy(struct hzp_edits *edits)
     if (edits->run)
         edits->ops->end(edits->run);
     free(edits->fixed);
-    free(edits->now);
+    free(edits->made[0]);
+    free(edits->made[1]);
     free(edits->ends);
     free(edits->entry);
     free(edits->slot);
@@ -234,6 +257,41 @@ enum hzp_edits_after hzp_edits_generated(struct hzp_edits *edits, int32_t token,
         entry->edit.seen = 1;
     }
     return edits->tokens ? tokens_after(edits, token, stops) : HZP_AFTER_MORE;
+}
+
+bool hzp_edits_guess(struct hzp_edits *edits, int32_t token)
+{
+    if (!hzp_edits_grow(edits))
+        return true;
+    if (!edits->guesses) {
+        edits->kept_count = edits->count;
+        edits->kept_last = edits->last;
+        if (edits->run)
+            edits->ops->keep(edits->run);
+    }
+    HZP_ASSERT(edits->guesses < HZP_EDITS_GUESSES_MAX);
+    edits->guess[edits->guesses++] = token;
+    return hzp_edits_generated(edits, token, false) == HZP_AFTER_MORE;
+}
+
+void hzp_edits_back(struct hzp_edits *edits)
+{
+    if (!edits || !edits->guesses)
+        return;
+    while (edits->guesses-- > 0 && edits->penalties) {
+        int32_t *slot = slot_of(edits, edits->guess[edits->guesses]);
+        struct entry *entry = &edits->entry[*slot - 1];
+        entry->edit.count_out--;
+        entry->edit.seen = entry->prompt || entry->edit.count_out > 0;
+        if (*slot > edits->kept_count && !entry->edit.count_out) {
+            edits->count--; /* the newest entry: no other was put behind its slot */
+            *slot = 0;
+        }
+    }
+    edits->guesses = 0;
+    edits->last = edits->kept_last;
+    if (edits->run)
+        edits->ops->back(edits->run);
 }
 
 int64_t hzp_edits_work(const struct hzp_edits *edits)

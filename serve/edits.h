@@ -16,7 +16,7 @@
 
 struct hzp_edits;
 
-enum { HZP_BAD_TOKENS_MAX = 64 };
+enum { HZP_BAD_TOKENS_MAX = 64, HZP_EDITS_GUESSES_MAX = 8 };
 
 /* Which tokens a request may draw.  Constant while a request uses it. */
 struct hzp_token_rules {
@@ -71,6 +71,13 @@ enum hzp_edits_after {
 
 /* The sequence generated this token; stops: it ends the sequence in any case.  NULL: no effect. */
 enum hzp_edits_after hzp_edits_generated(struct hzp_edits *edits, int32_t token, bool stops);
+
+/* The edits become those behind this token, too, which is guessed, until hzp_edits_back().  False:
+ * nothing may follow on it, or that is not known; then only hzp_edits_back() may be next.  NULL:
+ * true. */
+bool hzp_edits_guess(struct hzp_edits *edits, int32_t token);
+/* Takes all guesses back.  NULL, or there are none: no effect. */
+void hzp_edits_back(struct hzp_edits *edits);
 
 /* The mask of the next draw, hzp_mask_words(vocab) words with at least one token; NULL: any token
  * may be drawn. */

@@ -98,12 +98,6 @@ static int32_t slot_of(const struct hzp_scheduler *s, const struct hzp_seq *seq,
     return seq->page[position / s->page_rows] * s->page_rows + position % s->page_rows;
 }
 
-int32_t hzp_fill_edits(const struct hzp_seq *seq)
-{
-    hzp_assert_engine_thread();
-    return hzp_edits_count(seq->rq->edits);
-}
-
 /* Requests the row's logits, to draw the token at `position`. */
 static void want_draw(struct hzp_batch *batch, struct hzp_seq *seq, struct hzp_part *part,
                       int32_t row, int32_t position)
@@ -124,7 +118,7 @@ static void want_draw(struct hzp_batch *batch, struct hzp_seq *seq, struct hzp_p
         .choice = how->choice,
         .position = (uint32_t)position,
         .edit0 = batch->edits,
-        .edits = hzp_fill_edits(seq),
+        .edits = hzp_edits_count(seq->rq->edits),
         .given = -1,
         .tops = rq->tops,
     };
@@ -191,7 +185,7 @@ static int32_t first_choice(struct hzp_scheduler *s)
 static bool take_work(int64_t *left, const struct hzp_seq *seq)
 {
     int64_t work = hzp_edits_work(seq->rq->edits);
-    bool fits = work <= *left || *left == HZP_CONSTRAINT_DEAR || work < HZP_CONSTRAINT_DEAR / 256;
+    bool fits = work <= *left || *left == HZP_CONSTRAINT_DEAR || work < HZP_CONSTRAINT_CHEAP;
     *left = fits ? HZP_MAX(*left - work, 0) : *left;
     return fits;
 }
@@ -218,14 +212,14 @@ static void choose_among(const struct hzp_filling *f, int32_t from, int32_t coun
         if (hzp_seq_version(s, seq) != s->serves || !hzp_seq_decodes(seq) ||
             hzp_seq_complete(seq) || !hzp_seq_has_page(s, seq) || awaits_token(s, seq, f->step))
             continue;
-        if (c->chosen >= room || c->edits + hzp_fill_edits(seq) > max->edits_max ||
+        if (c->chosen >= room || c->edits + hzp_edits_count(seq->rq->edits) > max->edits_max ||
             !take_work(&c->work, seq)) {
             if (!left_out)
                 *turn = i;
             left_out = true;
             continue;
         }
-        c->edits += hzp_fill_edits(seq);
+        c->edits += hzp_edits_count(seq->rq->edits);
         c->reads += seq->fed + 1;
         s->chosen[c->chosen++] = s->order[from + i];
     }
@@ -292,8 +286,16 @@ static void add_guessed(const struct hzp_filling *f, struct hzp_seq *seq)
         int32_t row = hzp_batch_add_row(batch, token, slot_of(s, seq, at + i));
         want_draw(batch, seq, part, row, at + i + 1);
         token = seq->guess[i < seq->guesses ? i : 0];
+        if (i == seq->guesses || hzp_edits_guess(seq->rq->edits, token))
+            continue;
+        int32_t less = seq->guesses - i; /* nothing can follow on this guess, or it is forbidden */
+        seq->fed -= less;
+        part->rows -= less;
+        f->room->rows += less;
+        seq->guesses = i;
     }
-    s->now.lookups++;
+    hzp_edits_back(seq->rq->edits);
+    s->now.lookups += seq->guesses > 0;
     for (int32_t i = 0; i < seq->guesses; i++)
         s->now.guessed[i]++;
     keep_pages(s, seq);
@@ -338,7 +340,13 @@ static void add_guessing(const struct hzp_filling *f, struct hzp_seq *seq)
                               .hidden0 = batch->hiddens};
     seq->step = f->step->number;
     f->room->rows--;
+    for (int32_t i = 0; i < seq->guessed; i++)
+        if (!hzp_edits_guess(seq->rq->edits, seq->guess[i])) {
+            hzp_edits_back(seq->rq->edits); /* it will be wrong */
+            break;
+        }
     want_draw(batch, seq, part, hzp_batch_add_row(batch, token, slot_of(s, seq, at)), at + 1);
+    hzp_edits_back(seq->rq->edits);
 }
 
 /* Those of the chosen sequences whose row is of this kind and goes through these layers. */
@@ -397,7 +405,7 @@ static int32_t piece_rows(const struct hzp_scheduler *s, const struct hzp_batch 
     if (rows == left && rq->pooling == HZP_POOLING_LAST && !logits)
         rows--;
     if (rows == left && rq->max_tokens > 0 &&
-        (!logits || batch->edits + hzp_fill_edits(seq) > batch->max.edits_max))
+        (!logits || batch->edits + hzp_edits_count(seq->rq->edits) > batch->max.edits_max))
         rows--; /* no room for the last row's draw: it goes to another step */
     return rows;
 }

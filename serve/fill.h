@@ -23,9 +23,6 @@ struct hzp_filling {
  * row always fits: it makes at most one. */
 bool hzp_fill_pages_fit(const struct hzp_filling *f, const struct hzp_seq *seq, int32_t rows);
 
-/* Number of logit edits that a draw of this sequence adds to the step. */
-int32_t hzp_fill_edits(const struct hzp_seq *seq);
-
 /* Index of the in-flight step's logits that draw the token the sequence feeds next; -1: the token
  * is already known. */
 int32_t hzp_fill_drawn_by(struct hzp_seq *seq, const struct hzp_step *step);

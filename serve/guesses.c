@@ -5,6 +5,8 @@
 #include "base/thread.h"
 #include "serve/fill.h"
 
+_Static_assert((int)HZP_EDITS_GUESSES_MAX == HZP_LOOKUP_MAX, "edits behind all guesses of a step");
+
 /* What a guess is expected to bring must be so many times what it costs: how often guesses are
  * right is known roughly. */
 static const double pays = 1.2;
@@ -23,8 +25,28 @@ bool hzp_has_guesses(const struct hzp_scheduler *s, const struct hzp_seq *seq)
 
 /* What a step may have beside one row of each chosen sequence. */
 struct spare {
-    int32_t rows, edits, pages;
+    int32_t rows, edits, masks, pages;
 };
+
+/* Edits of a guess: those of its sequence, and those that guesses before it add. */
+static int32_t edits_of(const struct hzp_seq *seq)
+{
+    int32_t edits = hzp_edits_count(seq->rq->edits);
+    return edits && hzp_edits_grow(seq->rq->edits) ? edits + HZP_LOOKUP_MAX : edits;
+}
+
+/* Whether anything is guessed of the sequence; not while making its masks takes long. */
+static bool may_guess(const struct hzp_seq *seq)
+{
+    return seq->lookup && hzp_edits_work(seq->rq->edits) < HZP_CONSTRAINT_CHEAP;
+}
+
+/* The step is to have so many guesses of the sequence. */
+static void take(struct spare *spare, const struct hzp_seq *seq, int32_t guesses)
+{
+    spare->edits -= guesses * edits_of(seq);
+    spare->masks -= hzp_edits_mask(seq->rq->edits) ? guesses : 0;
+}
 
 /* How many guesses of the chosen sequence the step may have at most. */
 static int32_t guesses_max(const struct hzp_filling *f, struct hzp_seq *seq,
@@ -32,14 +54,15 @@ static int32_t guesses_max(const struct hzp_filling *f, struct hzp_seq *seq,
 {
     const struct hzp_scheduler *s = f->s;
     const struct hzp_request *rq = seq->rq;
-    int32_t edits = hzp_fill_edits(seq);
+    int32_t edits = edits_of(seq);
     int32_t most = HZP_MIN(s->config.lookup_max, rq->prompt_count + rq->max_tokens - seq->fed - 2);
     most = HZP_MIN(most, spare->rows);
     most = edits ? HZP_MIN(most, spare->edits / edits) : most;
+    most = hzp_edits_mask(rq->edits) ? HZP_MIN(most, spare->masks) : most;
     most = HZP_MIN(most, (seq->taken + HZP_MAX(spare->pages, 0)) * s->page_rows - seq->fed - 1);
     bool known = seq->step != f->step->number && hzp_fill_drawn_by(seq, f->step) < 0;
     known &= !gives_way(s, seq);
-    return seq->lookup && known && most > 0 && hzp_fill_pages_fit(f, seq, 1 + most) ? most : 0;
+    return may_guess(seq) && known && most > 0 && hzp_fill_pages_fit(f, seq, 1 + most) ? most : 0;
 }
 
 /* What the step may have beside the chosen sequences' rows. */
@@ -49,9 +72,10 @@ static struct spare spare_of(const struct hzp_filling *f, int32_t chosen)
     const struct hzp_batch_config *max = &f->offer->batch->max;
     int32_t edits = 0, most = HZP_MIN(f->room->rows, HZP_MIN(max->segs_max, max->logits_max));
     for (int32_t k = 0; k < chosen; k++)
-        edits += hzp_fill_edits(&s->seq[s->chosen[k]]);
+        edits += hzp_edits_count(s->seq[s->chosen[k]].rq->edits);
     return (struct spare){.rows = most - chosen,
                           .edits = max->edits_max - edits,
+                          .masks = max->masks_max - s->running,
                           .pages = hzp_prefix_available(s->prefix) - s->running};
 }
 
@@ -64,7 +88,7 @@ static int32_t begin_round(const struct hzp_filling *f, int32_t chosen, const st
     bool all = chosen > 0 && chosen == s->running && !s->now.pins, known = true;
     for (int32_t k = 0; k < chosen && all; k++) {
         struct hzp_seq *seq = &s->seq[s->chosen[k]];
-        all = seq->lookup && !seq->guessed;
+        all = may_guess(seq) && !seq->guessed;
         known &= all && guesses_max(f, seq, spare) > 0;
         trust += all ? seq->lookup->trust / chosen : 0;
     }
@@ -91,7 +115,7 @@ static int32_t go_round(const struct hzp_filling *f, int32_t chosen)
         int32_t end = seq->fed + 1 + (seq->guessing ? seq->guessed : seq->guesses);
         spare.pages -= HZP_MAX(HZP_DIV_UP(end, s->page_rows) - seq->taken, 0);
         spare.rows -= seq->guesses;
-        spare.edits -= seq->guesses * hzp_fill_edits(seq);
+        take(&spare, seq, seq->guessing ? 1 : seq->guesses);
         seq->guessed = seq->guessing ? seq->guessed : 0;
         more += seq->guesses;
         guessing += seq->guessing;
@@ -133,7 +157,7 @@ int32_t hzp_add_guesses(const struct hzp_filling *f, int32_t chosen)
                 continue;
             int32_t end = seq->fed + 1 + seq->guesses; /* rows so far */
             spare.pages -= end % s->page_rows == 0 && end / s->page_rows >= seq->taken;
-            spare.edits -= hzp_fill_edits(seq);
+            take(&spare, seq, 1);
             spare.rows--;
             tokens += more;
             rows++;

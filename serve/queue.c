@@ -447,8 +447,7 @@ static void admit(struct hzp_scheduler *s, uint64_t number)
         struct hzp_seq *seq = &s->seq[i];
         *seq =
             (struct hzp_seq){.rq = rq, .used = true, .page = seq->page, .prompt_end = growth.rows};
-        if (s->lookup && rq->max_tokens > 1 && !hzp_edits_grow(rq->edits) &&
-            !(s->config.guess_by_depth && rq->demands.depth)) {
+        if (s->lookup && rq->max_tokens > 1 && !(s->config.guess_by_depth && rq->demands.depth)) {
             seq->lookup = &s->lookup[i];
             hzp_lookup_begin(seq->lookup, s->history, draws_of(rq));
             if (s->config.guess_by_depth)

@@ -203,7 +203,7 @@ static int plan_serving(const struct hzp_memory_request *q, const struct hzp_lay
         .page_stride = (int32_t)HZP_DIV_UP(plan->positions, q->serving->page_rows),
         .logits_max = logits,
         .edits_max = (int32_t)HZP_MIN(edits, 1 << 24),
-        .masks_max = (int32_t)q->serving->running_max,
+        .masks_max = segs, /* one for each running sequence, and for each guess */
         .mask_words = hzp_mask_words(config->vocab),
         .hidden_cols = config->width,
         .hidden_type = plan->dtype,

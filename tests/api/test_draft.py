@@ -10,6 +10,7 @@ the tokens that it has without guesses.
 REQUESTS: how many are asked of each server; 70, or 1000 in the long form.  Skips (77) where there is no model.
 """
 import concurrent.futures
+import json
 import pathlib
 import random
 import re
@@ -54,6 +55,96 @@ def body(dice, i):
 def long_body(i):
     return {"prompt": "Zorin lives", "max_tokens": 200, "ignore_eos": True, "logprobs": 1, "seed": i,
             "temperature": (0, 0.5, 0.2, 1)[i % 4]}
+
+
+SONG = "red blue red blue keep the lamps of harbour keep the lamps of Tarn "
+SCHEMA = {"type": "object", "properties": {"names": {"type": "array", "items": {"enum": ["red", "blue"]}, "minItems": 6},
+                                           "far": {"type": "boolean"}}, "required": ["names", "far"]}
+TOOL = {"type": "function", "function": {"name": "sing", "parameters": SCHEMA}}
+TEMPLATE = """{% for m in messages %}{{ m.content or '' }}{% for c in m.tool_calls or [] %}<tool_call>
+{{ {'name': c.function.name, 'arguments': c.function.arguments} | tojson }}
+</tool_call>{% endfor %}{% endfor %}{% if tools %} {{ tools[0].function.name }} {% endif %}"""
+RULES = [{"frequency_penalty": 0.4}, {"presence_penalty": -0.5}, {"repetition_penalty": 0.9}, {"bad_words": ["lamps of"]},
+         {"bad_words": ["keep", "the harbour"], "frequency_penalty": -0.3}, {"allowed_token_ids": list(range(1, 400))},
+         {"guided_regex": "( ?(red|blue|keep|lamps)){30}"}, {"guided_json": SCHEMA, "repetition_penalty": 1.1},
+         {"guided_grammar": 'root ::= "(" root ")" [a-e ]* | [a-e ]+'}, {"logit_bias": {"70": 3, "71": 2}},
+         {"stop": ["keep the", "red"]}, {"min_tokens": 50}, {"n": 3}, {"consistency": "pinned"}, {"stream": True},
+         {"stream": True, "n": 2, "bad_words": ["red blue"]}, {"echo": True}, {"stop_token_ids": [70, 71, 72]}]
+
+
+def kinds():
+    """Requests whose answers repeat themselves, one or more for each thing that can be asked for, as (path, body)."""
+    asked = []
+    for i, rule in enumerate(RULES):
+        for j, temperature in enumerate((0, 1)):
+            asked.append(("/v1/completions", {"prompt": SONG * 3, "max_tokens": 90, "seed": 10 * i + j, "logprobs": 2,
+                                              "ignore_eos": i % 3 == 0, "temperature": temperature, **rule}))
+    for size in (15, 16, 17, 255, 256, 257, 480):  # around the border of a page, and up to the end of the context
+        asked += [("/v1/completions", {"prompt": [70 + k % 7 for k in range(size)], "max_tokens": 32, "ignore_eos": True,
+                                       "logprobs": 1, "temperature": 0, "seed": again, **more})
+                  for again, more in ((0, {}), (1, {}), (2, {"presence_penalty": 0.1}))]  # the second: a prefix hit
+    talk = {"messages": [{"role": "user", "content": SONG}], "max_tokens": 120, "logprobs": True, "top_logprobs": 2}
+    for i, more in enumerate(({}, {"tools": [TOOL]}, {"tools": [TOOL], "tool_choice": "required"},
+                              {"response_format": {"type": "json_schema", "json_schema": {"name": "a", "schema": SCHEMA}}},
+                              {"response_format": {"type": "json_object"}, "frequency_penalty": 0.2})):
+        asked += [("/v1/chat/completions", {**talk, "seed": i, "temperature": temperature, "stream": stream, **more})
+                  for temperature in (0, 1) for stream in (False, True)]
+    return asked
+
+
+def told(server, path, asked):
+    """What is the same with and without guesses: text, log-probabilities and end of each choice; of a stream, put
+    together."""
+    request = urllib.request.Request(server.url + path, json.dumps(asked).encode(), {"Content-Type": "application/json"})
+    with urllib.request.urlopen(request, timeout=test_fp8.HANG) as answer:
+        if not asked.get("stream"):
+            return [[c.get("text"), json.dumps(c.get("message"), sort_keys=True), c["finish_reason"], c["logprobs"]]
+                    for c in without_ids(json.load(answer))["choices"]]
+        found = {}
+        for line in answer:
+            chunk = json.loads(line[6:]) if line.startswith(b"data: {") else {"choices": []}
+            assert "error" not in chunk, chunk
+            for c in chunk["choices"]:
+                mine = found.setdefault(c["index"], ["", "", None, []])
+                mine[0] += c.get("text") or ""
+                delta = c.get("delta") or {}
+                calls = [call["function"].get(part) or "" for call in delta.get("tool_calls") or ()
+                         for part in ("name", "arguments")]
+                mine[1] += (delta.get("content") or "") + "".join(calls)
+                mine[2] = c["finish_reason"] or mine[2]
+                says = c.get("logprobs") or {}
+                mine[3] += says.get("content") or says.get("token_logprobs") or []
+        return found
+
+
+def without_ids(answer):
+    for c in answer["choices"]:
+        for call in c.get("message", {}).get("tool_calls") or ():
+            del call["id"]
+    return answer
+
+
+def test_kinds(program, model):
+    """Each thing that can be asked for, together with others and alone."""
+    asked, want = kinds(), None
+    template = tempfile.NamedTemporaryFile("w", suffix=".jinja")
+    template.write(TEMPLATE)
+    template.flush()
+    for mode, *more in (("off",), *((mode,) for mode in MODES), ("ngram", "--max-running", "1"),
+                        ("fp8", "--max-running", "2", "--kv-tokens", "1024", "--run-ahead", "1")):
+        with Server(program, model, *FLAGS, "--no-train", "--draft", mode, "--chat-template", template.name,
+                    *more) as server:
+            with concurrent.futures.ThreadPoolExecutor(6) as pool:
+                got = list(pool.map(lambda each: told(server, *each), asked))
+            got_alone = [told(server, *each) for each in asked]
+            want = want or got
+            for each, one, other, alone in zip(asked, want, got, got_alone):
+                assert one == other, (mode, more, each, one, other)
+                assert one == alone, (mode, more, "alone", each, one, alone)
+            if mode != "off":
+                right = counted(server, "accepted_tokens")
+                assert right > 0, (mode, more)
+                print(f"kinds, {mode} {' '.join(more)}: {right:.0f} guesses are right", flush=True)
 
 
 def choices(answer):
@@ -189,6 +280,7 @@ def main():
     dice, count = random.Random(4), int(more[0]) if more else 70
     bodies = [body(dice, i) for i in range(count - ALONE)] + [long_body(i) for i in range(ALONE)]
     test_same_answers(program, model, bodies, whole=count > 70)
+    test_kinds(program, model)
     test_ranks(program, model, bodies[-20:])
     test_repeats(program, model)
     test_rollouts(program, model)

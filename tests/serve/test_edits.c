@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* tests/serve/test_edits.c - which tokens a sequence may draw: allowed ones, bad sequences, a
- * grammar, and what ends it. */
+ * grammar, what ends it, and guesses, which are taken back. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -10,6 +10,7 @@
 
 #include "base/err.h"
 #include "serve/edits.h"
+#include "tests/serve/seeded.h"
 #include "text/grammar/grammar.h"
 #include "text/grammar/gbnf.h"
 
@@ -122,12 +123,98 @@ static void test_grammar(void **state)
     hzp_lexicon_destroy(lexicon);
 }
 
+/* Both lists, and both masks, are the same. */
+static void expect_same(const struct hzp_edits *a, const struct hzp_edits *b)
+{
+    struct hzp_logit_edit x[VOCAB] = {{0}}, y[VOCAB] = {{0}};
+    const uint32_t *one = hzp_edits_mask(a), *other = hzp_edits_mask(b);
+    assert_int_equal(hzp_edits_count(a), hzp_edits_count(b));
+    hzp_edits_write(a, false, x);
+    hzp_edits_write(b, false, y);
+    assert_memory_equal(x, y, sizeof(x));
+    assert_int_equal(one == NULL, other == NULL);
+    if (one)
+        assert_memory_equal(one, other, (VOCAB + 31) / 32 * sizeof(*one));
+}
+
+/* A token that the mask allows, or any, sometimes. */
+static int32_t some_token(const struct hzp_edits *edits, uint64_t *seed)
+{
+    const uint32_t *mask = hzp_edits_mask(edits);
+    int32_t token = 'a' + (int32_t)seeded(seed, 6);
+    while (mask && seeded(seed, 8) && !(mask[token / 32] >> token % 32 & 1))
+        token = (int32_t)seeded(seed, 128);
+    return token;
+}
+
+/* Behind guesses the edits are those of a sequence that has drawn these tokens; when they are taken
+ * back, those that were before. */
+static void test_guesses(void **state)
+{
+    static const int32_t bad[] = {'a', 'b', 'a', 'c'}, at[] = {0, 2, 4}, prompt[] = {'a', 'q'};
+    struct hzp_lexicon *lexicon;
+    struct hzp_grammar *g = grammar("root ::= (\"(\" root \")\" | [a-f])+", &lexicon);
+    uint64_t seed = 7;
+    int32_t deep = 0, refused = 0;
+    for (int32_t round = 0; round < 64; round++) {
+        struct hzp_token_rules tokens = {.bad = bad,
+                                         .bad_at = at,
+                                         .bads = round & 1 ? 2 : 0,
+                                         .constraint =
+                                             round & 2 ? hzp_grammar_constraint(g) : NULL};
+        struct hzp_edit_rules rules = {.vocab = VOCAB,
+                                       .bias_token = bad,
+                                       .bias = (const float[]){1, 2},
+                                       .biases = round & 8 ? 2 : 0,
+                                       .tokens = round & 3 ? &tokens : NULL,
+                                       .penalties = round & 4 || !(round & 3),
+                                       .prompt = prompt,
+                                       .prompt_count = 2,
+                                       .max_tokens = 200};
+        struct hzp_edits *edits, *drawn, *tried;
+        int32_t token[64], count = 0;
+        assert_int_equal(hzp_edits_create(&rules, &edits), HZP_OK);
+        assert_int_equal(hzp_edits_create(&rules, &drawn), HZP_OK);
+        for (bool more = true; more && count < 60;) {
+            assert_int_equal(hzp_edits_create(&rules, &tried), HZP_OK);
+            for (int32_t i = 0; i < count; i++)
+                hzp_edits_generated(tried, token[i], false);
+            int32_t guesses = (int32_t)seeded(&seed, 1 + HZP_EDITS_GUESSES_MAX);
+            for (int32_t i = 0; i < guesses; i++) {
+                int32_t guess = some_token(edits, &seed);
+                more = hzp_edits_guess(edits, guess);
+                assert_int_equal(more, hzp_edits_generated(tried, guess, false) == HZP_AFTER_MORE);
+                refused += !more;
+                if (!more)
+                    break;
+                expect_same(edits, tried);
+                deep++;
+            }
+            hzp_edits_back(edits);
+            hzp_edits_destroy(tried);
+            expect_same(edits, drawn);
+            token[count] = some_token(edits, &seed);
+            more = hzp_edits_generated(edits, token[count], false) == HZP_AFTER_MORE;
+            assert_int_equal(more,
+                             hzp_edits_generated(drawn, token[count++], false) == HZP_AFTER_MORE);
+            if (more)
+                expect_same(edits, drawn);
+        }
+        hzp_edits_destroy(edits);
+        hzp_edits_destroy(drawn);
+    }
+    assert_true(deep > 1000 && refused > 20);
+    hzp_grammar_unref(g);
+    hzp_lexicon_destroy(lexicon);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_allowed),
         cmocka_unit_test(test_bad),
         cmocka_unit_test(test_grammar),
+        cmocka_unit_test(test_guesses),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

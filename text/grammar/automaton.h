@@ -110,6 +110,9 @@ struct hzp_constraint_run {
     int32_t frames, frames_room;
     int32_t *chain; /* hash table of frames */
     struct hzp_config_set now;
+    struct hzp_config_set kept; /* with so many frames; 0: nothing is tried */
+    int32_t kept_frames;
+    int64_t kept_work;
     /* during a walk: the set at each depth */
     struct hzp_config_set *level; /* [levels] */
     int32_t levels;

@@ -200,6 +200,7 @@ struct hzp_constraint_run *hzp_grammar_run_create(struct hzp_grammar *grammar)
     run->frame = hzp_xmalloc((size_t)run->frames_room * sizeof(*run->frame));
     run->chain = hzp_xmalloc(CHAINS * sizeof(*run->chain));
     run->now = set_create();
+    run->kept = set_create();
     hzp_grammar_set_one(run, &run->now, grammar->rule[grammar->root].first);
     set_close(run, &run->now);
     level_of(run, 1);
@@ -214,6 +215,7 @@ void hzp_grammar_run_destroy(struct hzp_constraint_run *run)
         free(run->level[i].config);
     free(run->level);
     free(run->now.config);
+    free(run->kept.config);
     free(run->frame);
     free(run->chain);
     hzp_grammar_unref(run->grammar);
@@ -232,6 +234,8 @@ bool hzp_grammar_run_bytes(struct hzp_constraint_run *run, const char *bytes, si
         *a = *b;
         *b = swap;
     }
+    if (run->frames > FRAMES_TIDY && run->kept_frames)
+        return false; /* frames go back in the order in which they came */
     set_copy(&run->now, a);
     if (run->frames > FRAMES_TIDY)
         frames_tidy(run);
@@ -297,6 +301,25 @@ bool hzp_grammar_run_mask(struct hzp_constraint_run *run, uint32_t *ret)
     return false;
 }
 
+static void run_keep(struct hzp_constraint_run *run)
+{
+    set_copy(&run->kept, &run->now);
+    run->kept_frames = run->frames;
+    run->kept_work = run->work;
+}
+
+/* Everything is as it was, frames too, so that bounds are reached where they would have been. */
+static void run_back(struct hzp_constraint_run *run)
+{
+    set_copy(&run->now, &run->kept);
+    while (run->frames > run->kept_frames) {
+        const struct hzp_frame *frame = &run->frame[--run->frames];
+        *chain_of(run, frame->state, frame->parent) = frame->chain;
+    }
+    run->kept_frames = 0;
+    run->work = run->kept_work;
+}
+
 /* ---- as a constraint ---- */
 
 static void constraint_unref(struct hzp_constraint *constraint)
@@ -321,7 +344,9 @@ const struct hzp_constraint_ops hzp_grammar_ops = {.unref = constraint_unref,
                                                    .may_end = hzp_grammar_run_may_end,
                                                    .may_go_on = hzp_grammar_run_may_go_on,
                                                    .mask = hzp_grammar_run_mask,
-                                                   .work = constraint_work};
+                                                   .work = constraint_work,
+                                                   .keep = run_keep,
+                                                   .back = run_back};
 
 struct hzp_constraint *hzp_grammar_constraint(struct hzp_grammar *grammar)
 {
