@@ -43,6 +43,8 @@ static int open_eval(struct eval *e, const struct hzp_engine_settings *settings,
     HZP_TRY(hzp_assembly_fill(a, NULL, NULL, reterr));
     HZP_TRY(hzp_evaluator_create(a->model, a->model->positions, settings->model.fp8 != 0,
                                  &e->evaluator));
+    if (settings->training.swap)
+        return hzp_wrong(reterr, "--skip", "swap=1 is for training: a request's layers never swap");
     e->depth = hzp_depth_of(1 - (float)settings->training.skip, a->config.layers);
     hzp_evaluator_set_depth(e->evaluator, e->depth);
     return HZP_OK;

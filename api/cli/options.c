@@ -63,9 +63,9 @@ static int set(const struct hzp_option *s, const char *text, struct hzp_options 
                struct hzp_err_text *reterr);
 static char *keep(const char *text);
 
-/* Parses one part, "name=VALUE" or the head. */
-static int set_part(const struct hzp_option *s, const char *word, struct hzp_options *options,
-                    struct hzp_err_text *reterr)
+/* Parses one part, "name=VALUE" or the head, once unless it is a list. */
+static int set_part(const struct hzp_option *s, const char *word, bool *headed,
+                    struct hzp_options *options, struct hzp_err_text *reterr)
 {
     char name[64], names[200] = "";
     size_t length = strcspn(word, "="), n = 0;
@@ -75,8 +75,11 @@ static int set_part(const struct hzp_option *s, const char *word, struct hzp_opt
         if (n < sizeof(names))
             n += (size_t)snprintf(names + n, sizeof(names) - n, "%s%s%s", n ? ", " : "",
                                   *part.name ? part.name : "a value", *part.name ? "=VALUE" : "");
-        if (head ? *part.name : strlen(part.name) != length || memcmp(part.name, word, length))
+        bool may = !*headed || part.kind == HZP_OPTION_LIST;
+        if (head ? *part.name || !may
+                 : strlen(part.name) != length || memcmp(part.name, word, length))
             continue;
+        *headed |= head;
         snprintf(name, sizeof(name), "%s%s%s", s->name, head ? "" : " ", part.name);
         part.name = name;
         if (part.kind == HZP_OPTION_LIST) /* the word is gone when the option is read */
@@ -90,13 +93,14 @@ static int set_parts(const struct hzp_option *s, const char *text, struct hzp_op
                      struct hzp_err_text *reterr)
 {
     char word[128];
+    bool headed = false;
     for (;; text++) {
         size_t length = strcspn(text, ",");
         if (length >= sizeof(word))
             return hzp_wrong(reterr, s->name, ": \"%.60s...\" is too long", text);
         memcpy(word, text, length);
         word[length] = '\0';
-        HZP_TRY(set_part(s, word, options, reterr));
+        HZP_TRY(set_part(s, word, &headed, options, reterr));
         text += length;
         if (!*text)
             return HZP_OK;

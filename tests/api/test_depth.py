@@ -19,6 +19,7 @@ import struct
 import sys
 import tempfile
 import urllib.error
+import urllib.request
 
 import test_draft
 
@@ -130,6 +131,16 @@ def test_tensor(program, folder, bodies):
             assert one == other, (each, one, other)
 
 
+def refused(server, path, body, header, culprit):
+    headers = {"Content-Type": "application/json", **({} if header is None else {"X-Hzpserve-Depth": header})}
+    try:
+        urllib.request.urlopen(urllib.request.Request(server.url + path, json.dumps(body).encode(), headers))
+        raise AssertionError((path, body, header))
+    except urllib.error.HTTPError as error:
+        text = error.read().decode()
+        assert error.code == 400 and f"{culprit} must be" in text, (path, body, header, text)
+
+
 def test_routes(program, model):
     """All routes take it, and say it; what is not a share is refused."""
     with test_draft.Server(program, model, *FLAGS, "--no-train") as server:
@@ -139,12 +150,11 @@ def test_routes(program, model):
                            ("/v1/messages", {"messages": hello, "max_tokens": 8})):
             assert server.call(path, {**body, "depth": 0.7})["hzpserve"]["depth"] == 0.75, path
             assert "depth" not in server.call(path, {**body, "depth": 1})["hzpserve"], path
-            for wrong in (0, -1, 1.5, "half"):
-                try:
-                    server.call(path, {**body, "depth": wrong})
-                    raise AssertionError((path, wrong))
-                except urllib.error.HTTPError as error:
-                    assert error.code == 400 and "depth" in error.read().decode(), (path, wrong)
+            for wrong in (0, -1, 1.5, 1e-46, "half", "0.5", True, [], {}, [0.5]):
+                refused(server, path, {**body, "depth": wrong}, None, "depth")
+            for wrong in ("0", "-0.5", "1.0001", "1e-46", "nan", "inf", "", "true", "[]", "0,5", "0x1", "half"):
+                refused(server, path, body, wrong, "x-hzpserve-depth")
+            assert server.call(path, {**body, "depth": 1e-9})["hzpserve"]["depth"] == 0.375, path  # the least there is
 
 
 def test_swaps(program, model, bodies):

@@ -135,7 +135,7 @@ static int read_depth(struct hzp_exchange *x, const json_t *body, bool may_shed,
     } else if (may_shed && sheds(x)) {
         share = engine->config.settings->serving.shed_depth;
     }
-    if (!(share > 0 && share <= 1))
+    if (!((float)share > 0 && share <= 1))
         return hzp_wrong(reterr, given ? "depth" : header,
                          "must be a number above 0, at most 1: a share of the layers");
     ret->depth = hzp_depth_of((float)share, engine->parts.config.layers);
