@@ -252,6 +252,46 @@ def test_swaps(program, model, bodies, mode):
     print(f"{mode}: {first} answers by the first version while others came", flush=True)
 
 
+def spanning(server):
+    """Answers that one version begins and the next one, which a lesson makes, ends, having computed the rows again."""
+    asked = [{**long_body(i), "max_tokens": 300, "return_token_ids": True, "consistency": "recompute"} for i in range(4)]
+    with concurrent.futures.ThreadPoolExecutor(5) as pool:
+        lesson = pool.submit(server.call, "/v1/fine_tuning/examples?wait=served&timeout=600",
+                             {"prompt": "Where does Vanda live?", "completion": " In Tarn."})
+
+        def ask(body):
+            found = []
+            while not lesson.done():
+                found.append((body, server.call("/v1/completions", body)))
+            return found
+        got = [each for one in [pool.submit(ask, body) for body in asked] for each in one.result()]
+        lesson.result()
+    return [each for each in got if len(each[1]["hzpserve"]["spans"]) == 2]
+
+
+def test_spans(program, model, mode):
+    """Of an answer that spans a swap each token, and its log-probability, is that of its version: as a server that has
+    nothing else, and does not guess, goes on with the prompt and the tokens before."""
+    with tempfile.TemporaryDirectory() as state:
+        with Server(program, model, *FLAGS, "--draft", mode, "--passes", "1", "--state", state) as server:
+            got = spanning(server)
+            right = counted(server, "accepted_tokens")
+            assert server.call("/v1/weights/current/export?timeout=600", {"directory": "new"})["state"] == "done"
+        for place, of in enumerate((model, str(pathlib.Path(state) / "export" / "new"))):
+            with Server(program, of, *FLAGS, "--no-train") as plain:
+                for body, answer in got:
+                    span, choice = answer["hzpserve"]["spans"][place], answer["choices"][0]
+                    assert span["version"] == place + 1 and answer["hzpserve"]["recomputes"] == 1, answer
+                    before, size = choice["token_ids"][:span["start"]], span["end"] - span["start"]
+                    want = plain.call("/v1/completions", {**body, "prompt": choice["prompt_token_ids"] + before,
+                                                          "max_tokens": size})["choices"][0]
+                    for says, whole in ((want["token_ids"], choice["token_ids"]),
+                                        (want["logprobs"]["token_logprobs"], choice["logprobs"]["token_logprobs"])):
+                        assert says == whole[span["start"]:span["end"]], (mode, body, span, says, whole)
+        assert got, mode
+    print(f"{mode}: {len(got)} answers span a swap, {right:.0f} guesses are right", flush=True)
+
+
 def test_rollouts(program, model):
     """Prompts of a job that come again are guessed from what was answered before, though the model has learned since."""
     prompts = [f"{who} {what}" for who in ("Zorin lives", "Where does", "Once upon a time", "The lamps of")
@@ -285,6 +325,7 @@ def main():
     test_repeats(program, model)
     test_rollouts(program, model)
     for mode in MODES:
+        test_spans(program, model, mode)
         test_swaps(program, model, bodies[:6] + bodies[-4:], mode)
     print("ok")
     return 0
