@@ -7,7 +7,8 @@ static const double try_rate = 1.0 / 16; /* the same where rounds do not pay, an
 static const double ns_rate = 1.0 / 32;  /* the same for times; the first weigh more */
 static const double ns_most = 3;         /* times the average: so much counts of a late step */
 static const double cost_at_first = 0.55; /* half of the layers, and the head */
-enum { DECODE_EVERY = 64 };
+/* How often decoding is measured before the first round; in how many rounds once, at most. */
+enum { DECODE_FIRST = 4, DECODE_EVERY = 64 };
 
 void hzp_rounds_init(struct hzp_rounds *r)
 {
@@ -45,7 +46,8 @@ int32_t hzp_rounds_length(struct hzp_rounds *r, int32_t sequences, double trust,
                           int32_t every)
 {
     const double *ns = r->ns[class_of(sequences)];
-    if (ns[0] <= 0 || r->rounds >= DECODE_EVERY) {
+    int32_t decoded = r->seen[class_of(sequences)][0];
+    if (decoded < DECODE_FIRST || r->rounds >= HZP_MIN(decoded, DECODE_EVERY)) {
         r->rounds = 0;
         return 0;
     }

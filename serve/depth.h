@@ -14,8 +14,10 @@
  * guesses, v(0) one that decodes: averages, from the end of the step before to its own, of what was
  * measured with about as many sequences (up to the next power of two).  A v(k) that is not known
  * yet goes on as those before it do.  The k with the most tokens in that time is chosen; 0, unless
- * one brings more by a margin.  Decoding is measured once in 64 rounds, and where rounds do not
- * pay, one of a single guess is tried in 256 steps: another version may guess better.
+ * one brings more by a margin.  Decoding is measured four times before the first round, because one
+ * measurement may be far off, then once in as many rounds as it was measured before, at most 64.
+ * Where rounds do not pay, one of a single guess is tried in 256 steps: another version may guess
+ * better.
  *
  * Thread: engine.
  */
