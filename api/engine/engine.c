@@ -230,6 +230,7 @@ static int open_state(struct hzp_engine *e, struct hzp_err_text *reterr)
                   .passes = (int32_t)l->passes,
                   .by_lesson = e->by_lesson,
                   .replay_ratio = l->replay ? l->replay_ratio : 0,
+                  .rehearse_ratio = l->rehearse_ratio,
                   .seed = (uint64_t)e->config.settings->training.seed},
         .replay = l->replay,
         .micro_rows = (int32_t)HZP_MIN(micro_rows, e->parts.config.positions),
