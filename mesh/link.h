@@ -35,7 +35,7 @@ struct hzp_link;
 
 enum {
     HZP_LINK_RANKS_MAX = 1024,
-    HZP_LINK_GROUPS_MAX = 8,   /* in one link, including the group of all ranks */
+    HZP_LINK_GROUPS_MAX = 24,  /* in one link, including the group of all ranks */
     HZP_LINK_TICKETS_MAX = 64, /* posted and not done */
     HZP_LINK_SPLITS_MAX = 6,   /* links split off one */
     HZP_LINK_BLOCK = 1024,     /* bytes that are left out together if all are zero */

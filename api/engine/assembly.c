@@ -453,6 +453,10 @@ int hzp_assembly_open_trainer(struct hzp_assembly *a, struct hzp_sample_queue *q
                                         .sites = a->sites,
                                         .on_update = on_update,
                                         .ctx = ctx};
+    if (a->is.link && a->is.ranks) {
+        config.link_rate = (double)a->is.ranks->link_rate;
+        config.link_latency_s = a->is.ranks->link_latency_ms * 1e-3;
+    }
     if (a->is.serving) { /* without requests steps need not be short, so work is not cut */
         config.quantum_flops = a->plan.train.quantum_flops;
         config.prepare_behind = !a->is.group; /* its chains would have to run on all ranks */

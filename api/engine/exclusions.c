@@ -89,7 +89,6 @@ static const struct {
     {STAGES | TENSOR, {"--shard stages", "--tensor", "a rank has whole layers or a slice of each"}},
     {STAGES | SHARDS,
      {"--shard stages", "--shard z1, z2 or z3", "a rank has whole layers or a part of each"}},
-    {STAGES | SKIP, {"--shard stages", "--skip", "a micro-batch goes through all stages"}},
     {MESH | SERVES_ONLY, {"--mesh", "--no-train", "sites average what they learn"}},
     {MESH | SEVERAL, {"--mesh", "--ranks", "a site reads and writes whole weights on one rank"}},
     {MESH | MAX_EFFECT,

@@ -66,6 +66,10 @@ int hzp_paths_check(const struct hzp_paths_problem *p, const struct hzp_paths_pl
             if (count[a] > count[b] + 1)
                 return HZP_PATHS_BAD("stage %d trains %d micro-batches, stage %d only %d", a,
                                      count[a], b, count[b]);
+    for (int s = p->kept; s < p->stages && p->turn; s++)
+        if (count[s] != hzp_paths_share(p, s))
+            return HZP_PATHS_BAD("stage %d trains %d micro-batches, and it is its turn to train %d",
+                                 s, count[s], hzp_paths_share(p, s));
     for (int n = 0; n < p->nodes; n++)
         HZP_TRY(memory_check(p, plan, n, reterr));
     HZP_TRY(hzp_paths_simulate(p, plan, &seconds, reterr)); /* each op once, in its place */

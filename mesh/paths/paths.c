@@ -24,6 +24,13 @@ int hzp_paths_gaps(const struct hzp_paths_problem *p, uint32_t set)
     return (set & kept) == kept && longest <= HZP_PATHS_RUN ? gaps : -1;
 }
 
+int hzp_paths_share(const struct hzp_paths_problem *p, int s)
+{
+    int others = p->stages - p->kept, visits = p->micros * (hzp_paths_length(p) - p->kept);
+    int behind = (s - p->kept - (p->turn - 1) + others) % others; /* the stage whose turn it is */
+    return visits / others + (p->turn ? behind < visits % others : visits % others > 0);
+}
+
 double hzp_paths_transfer(const struct hzp_paths_problem *p, int from, int to)
 {
     return from == to ? 0 : p->link[from][to].latency_s + p->link[from][to].busy_s;
@@ -68,6 +75,7 @@ int hzp_paths_problem_check(const struct hzp_paths_problem *p, struct hzp_err_te
     HZP_TRY(within(p->swaps, 0, HZP_PATHS_SWAPS, "swaps", reterr));
     HZP_TRY(within(p->kept, 1, p->stages, "kept stages", reterr));
     HZP_TRY(within(p->budget, 0, 1e6, "budget", reterr));
+    HZP_TRY(within(p->turn, 0, p->stages - p->kept, "turn", reterr));
     HZP_TRY(within(p->skip, 0, 0.99, "skip", reterr));
     for (int n = 0; n < p->nodes; n++) {
         HZP_TRY(node_check(p, n, reterr));
@@ -101,13 +109,16 @@ static uint32_t least_trained(const struct hzp_paths_problem *p, const int *coun
 {
     uint32_t best = 0, set = (1u << hzp_paths_length(p)) - 1, low, up;
     uint64_t most = 0;
+    int left[HZP_PATHS_STAGES]; /* a stage of a larger share comes sooner */
+    for (int s = p->kept; s < p->stages; s++)
+        left[s] = p->turn ? p->micros + hzp_paths_share(p, s) : p->micros;
     for (; set < 1u << p->stages; set = up | ((set ^ up) >> 2) / low) { /* the next of this size */
         int gaps = hzp_paths_gaps(p, set);
         uint64_t weight = 1024 - (uint64_t)gaps;
         low = set & -set;
         up = set + low;
         for (int s = p->kept; s < p->stages; s++)
-            weight += set >> s & 1 ? ((uint64_t)(p->micros - count[s]) << 32) + tie[s] : 0;
+            weight += set >> s & 1 ? ((uint64_t)(left[s] - count[s]) << 32) + tie[s] : 0;
         if (gaps >= 0 && weight > most) {
             best = set;
             most = weight;
@@ -121,6 +132,7 @@ bool hzp_paths_deal(const struct hzp_paths_problem *p, uint64_t seed, uint32_t *
     int count[HZP_PATHS_STAGES] = {0}, low = p->micros, high = 0;
     uint32_t tie[HZP_PATHS_STAGES] = {0};
     uint64_t state = seed * 0x9e3779b97f4a7c15u;
+    bool even = true;
     for (int m = 0; m < p->micros; m++) {
         for (int s = 0; s < p->stages && seed; s++)
             tie[s] = draw(&state);
@@ -131,8 +143,9 @@ bool hzp_paths_deal(const struct hzp_paths_problem *p, uint64_t seed, uint32_t *
     for (int s = p->kept; s < p->stages; s++) {
         low = HZP_MIN(low, count[s]);
         high = HZP_MAX(high, count[s]);
+        even &= !p->turn || count[s] == hzp_paths_share(p, s);
     }
-    return ret_set[0] && high - low <= 1;
+    return ret_set[0] && even && high - low <= 1;
 }
 
 /* ---- paths ---- */

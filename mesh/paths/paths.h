@@ -7,7 +7,8 @@
  * home for head and loss, goes back along the path and ends at the home.  Of every plan:
  *   - paths have equal lengths, begin with stage 0, visit no stage twice, have the first `kept`
  *     stages, at most `swaps` swaps of neighbours, and skip at most HZP_PATHS_RUN stages in a row;
- *   - the other stages train equally many micro-batches, or one more or less;
+ *   - the other stages train equally many micro-batches, or one more or less (with `turn`, which
+ *     says whose turn it is to train one more, so that many problems together are even, too);
  *   - no node holds more micro-batches, from forward to backward, than its memory;
  *   - the nodes' orders can be followed without a clock and never come to a halt.
  * hzp_paths_check() proves these of any plan.  A node does one thing at a time; a link carries one
@@ -44,6 +45,8 @@ struct hzp_paths_problem {
     int32_t stages, nodes, micros, swaps;
     int32_t kept;   /* stages from the first that every path has, 1 or more */
     int32_t budget; /* simulated candidates; 0: 2000 */
+    int32_t turn;   /* t > 0: those that train one more are stages kept + t - 1 and the next ones,
+                     * the first of the others after the last; 0: any */
     double skip;    /* the part of the stages that a path leaves out, 0 <= skip < 1 */
     struct hzp_paths_node node[HZP_PATHS_NODES];
     struct hzp_paths_link link[HZP_PATHS_NODES][HZP_PATHS_NODES]; /* [from][to] */

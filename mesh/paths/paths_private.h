@@ -13,6 +13,8 @@ int hzp_paths_length(const struct hzp_paths_problem *p);
 int hzp_paths_gaps(const struct hzp_paths_problem *p, uint32_t set);
 /* ret_set [micros], the least trained stages first; false: runs of skips prevent even shares. */
 bool hzp_paths_deal(const struct hzp_paths_problem *p, uint64_t seed, uint32_t *ret_set);
+/* The most micro-batches that stage s, which is not kept, may train. */
+int hzp_paths_share(const struct hzp_paths_problem *p, int s);
 /* Micro-batch m's home: the nodes of stage 0 in turns. */
 int hzp_paths_home(const struct hzp_paths_problem *p, int m);
 /* Seconds of a transfer that waits for no other. */

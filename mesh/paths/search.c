@@ -172,10 +172,14 @@ static int crowd(const struct search *s, const struct state *st, int *ret_stage)
     for (int i = p->kept; i < p->stages; i++) {
         for (int m = 0; m < p->micros; m++)
             count[i] += (visited(s, st, m) & s->stage_nodes[i]) != 0;
+        if (p->turn)
+            count[i] -= hzp_paths_share(p, i); /* above it */
         above += count[i] > share;
         most = count[i] > count[most] ? i : most;
     }
     *ret_stage = most;
+    if (p->turn)
+        return others ? HZP_MAX(count[most], 0) : 0;
     if (!others || (above <= visits - share * others && count[most] <= share + 1))
         return 0;
     return HZP_MAX(count[most] - share - (visits > share * others), 1);

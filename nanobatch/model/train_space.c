@@ -162,9 +162,10 @@ static size_t lay_out_rows(struct hzp_train_space *s, char *base, const struct h
         s->narrow = hzp_narrow_cut(base, &at, layout, rows, &s->narrow_scale);
     if (s->config.forward_only)
         return at;
-    s->dx = s->dx_of[0] = s->dx_of[1] = hzp_mat_cut(base, &at, rows, w.width, HZP_F32);
-    if (s->slots > 1)
-        s->dx_of[1] = hzp_mat_cut(base, &at, rows, w.width, HZP_F32);
+    s->dx = hzp_mat_cut(base, &at, rows, w.width, HZP_F32);
+    s->dx_of[0] = s->dx_of[1] = s->dx_of[2] = s->dx;
+    for (int i = 1; i < 2 + has_head(s) && s->slots > 1; i++)
+        s->dx_of[i] = hzp_mat_cut(base, &at, rows, w.width, HZP_F32);
     s->dx_act = s->act == HZP_F32 ? s->dx : hzp_mat_cut(base, &at, rows, w.width, s->act);
     s->dnormed = hzp_mat_cut(base, &at, rows, w.width, HZP_F32);
     s->dinner = hzp_mat_cut(base, &at, rows, w.inner, s->act);

@@ -72,7 +72,8 @@ struct hzp_train_space {
      * in slot m % slots, of its layers; kept_usual is [slots][layers + 1]. */
     int32_t slot, slots;
     struct hzp_mat dx, dx_act; /* [rows][width] F32, act; the same in F32 models */
-    struct hzp_mat dx_of[2];   /* dx is one of them; without stages both are the same */
+    struct hzp_mat dx_of[3];   /* dx is one of them; [2]: of rank 0's backward tasks; without
+                                * stages all are the same */
     float *tied;               /* the places of a tied embedding's fresh gradients, one a slot */
     struct hzp_mat dnormed;    /* [rows][width] F32 */
     /* [rows][...] act; where layers differ, of the widest */

@@ -62,6 +62,7 @@ static void random_problem(uint64_t seed)
     for (int s = 0; s < problem.stages; s++)
         add_nodes(s, drawn(1, 3), drawn(1, 4));
     random_links();
+    problem.turn = drawn(0, problem.stages - problem.kept);
 }
 
 /* Four stages, of which two may have two nodes. */

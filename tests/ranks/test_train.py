@@ -71,20 +71,20 @@ def pid_of(rank, top):
     return None
 
 
-def killed(rank):
+def killed(rank, like="long", ranks=2, *more):
     """A stage is killed: the run goes on from its newest checkpoint, to the same end."""
-    out = os.path.join(top, f"killed-{rank}")
+    out = os.path.join(top, f"killed-{rank}-{ranks}")
     run = subprocess.Popen([serve, "train", model, "--data", data, "--out", out, "--update-tokens", "600", "--micro-rows",
                             "120", "--checkpoint-every", "3", "--ordered", "--threads", "1", "--device", "cpu",
-                            "--rank-slowness", "0", "--total-steps", "40", "--ranks", "2", "--link", "zmq", "--restart",
-                            "3", "--shard", "stages=2"], stderr=subprocess.PIPE, text=True)
+                            "--rank-slowness", "0", "--total-steps", "40", "--ranks", str(ranks), "--link", "zmq",
+                            "--restart", "3", "--shard", f"stages={ranks}", *more], stderr=subprocess.PIPE, text=True)
     while run.poll() is None and not os.path.isdir(os.path.join(out, "checkpoint-6")):
         time.sleep(0.01)
     os.kill(pid_of(rank, out), signal.SIGKILL)
     said = run.communicate(timeout=600)[1]
     assert run.returncode == 0 and "done: 40 updates" in said, said
     assert re.search(r"restart rank=|waiting rank=", said), said
-    same(os.path.join(top, "long"), out, ("model.safetensors",))
+    same(os.path.join(top, like), out, ("model.safetensors",))
 
 
 if not shutil.which("mpirun"):
@@ -124,6 +124,11 @@ with tempfile.TemporaryDirectory() as top:
     train(os.path.join(top, "long"), 1, "--total-steps", "40")
     for rank_ in (1, 0):
         killed(rank_)
+    print("paths of stages", flush=True)
+    skip = ("--skip", "0.25,swap=1", "--shard", "stages=4")
+    said = train(os.path.join(top, "skip"), 4, "--total-steps", "40", *skip)
+    assert re.search(r"layers=3 left_out=[123](/[123])+ ", said), said
+    killed(2, "skip", 4, *skip)
     print("refusals", flush=True)
     said = train(os.path.join(top, "no"), 2, "--total-steps", "6", "--shard", "z2=3", status=2)
     assert "--shard z2 3 does not divide --ranks 2" in said, said

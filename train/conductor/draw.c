@@ -133,11 +133,16 @@ static void write_works(struct hzp_draw *d, const struct hzp_draw_limits *limits
                         struct hzp_micro *micro)
 {
     int32_t each = HZP_MAX(limits->round ? limits->round : d->bins, 1);
+    each = limits->stage_paths ? 1 : each;
     hzp_works_clear(&d->works);
     for (int32_t bin = 0; bin < d->bins; bin++) {
         hzp_micro_clear(micro);
-        hzp_deck_deal(&limits->deck, limits->optimizer_step, HZP_DIV_UP(d->bins, each), bin / each,
-                      &micro->path);
+        if (limits->stage_paths)
+            hzp_stage_paths_deal(limits->stage_paths, limits->optimizer_step, d->bins, bin,
+                                 &micro->path);
+        else
+            hzp_deck_deal(&limits->deck, limits->optimizer_step, HZP_DIV_UP(d->bins, each),
+                          bin / each, &micro->path);
         if (bin % each == 0)
             hzp_paths_note(&d->paths, &micro->path, limits->deck.layers, bin == 0);
         for (int32_t i = 0; i < d->count; i++) {

@@ -9,6 +9,7 @@
 #pragma once
 
 #include "nanobatch/model/work.h"
+#include "train/conductor/stage_paths.h"
 #include "train/table/sample_queue.h"
 
 struct hzp_draw {
@@ -34,7 +35,8 @@ struct hzp_draw_limits {
     /* Number them by length, so that those that ranks compute at the same time take about as
      * long. */
     bool by_length;
-    struct hzp_deck deck;   /* paths are dealt from it */
+    struct hzp_deck deck;                /* paths are dealt from it */
+    struct hzp_stage_paths *stage_paths; /* or from these; NULL: from the deck */
     int32_t round;          /* micro-batches of a round, which has one path; 0: all are one */
     int64_t optimizer_step; /* of the update */
 };

@@ -27,12 +27,22 @@ static int create_learner(struct hzp_trainer *t, struct hzp_err_text *reterr)
     return hzp_learner_create(&config, &t->learner, reterr);
 }
 
+static int create_paths(struct hzp_trainer *t, struct hzp_err_text *reterr)
+{
+    const struct hzp_trainer_config *c = &t->config;
+    if (c->shards.stages <= 1 || (!(c->recipe.skip > 0) && !c->recipe.swap))
+        return HZP_OK;
+    return hzp_stage_paths_create(&c->recipe, &c->shards, c->model->layout, c->link_rate,
+                                  c->link_latency_s, &t->stage_paths, reterr);
+}
+
 int hzp_trainer_create(const struct hzp_trainer_config *config, struct hzp_trainer **ret,
                        struct hzp_err_text *reterr)
 {
     struct hzp_deck deck = hzp_recipe_deck(&config->recipe, config->model->config->layers);
     HZP_TRY(hzp_recipe_check(&config->recipe, reterr));
-    HZP_TRY(hzp_deck_check(&deck, reterr));
+    if (config->shards.stages <= 1)
+        HZP_TRY(hzp_deck_check(&deck, reterr));
     HZP_TRY(hzp_trainer_check_group(config, reterr));
     if (config->gate && !hzp_shards_whole(&config->shards))
         return hzp_fail(reterr, HZP_EUNSUP,
@@ -55,7 +65,9 @@ int hzp_trainer_create(const struct hzp_trainer_config *config, struct hzp_train
     t->stats.preparing = config->prepare_behind;
     t->stats.gate_before = t->stats.gate_after = t->stats.mfu = t->stats.hfu = NAN;
     t->use = hzp_track_open("training mfu", HZP_TRACK_FEW, true);
-    int r = create_learner(t, reterr);
+    int r = create_paths(t, reterr);
+    if (r >= 0)
+        r = create_learner(t, reterr);
     if (r >= 0 && config->gate)
         t->gate = hzp_gate_create(config->gate, t->learner);
     if (r < 0) {
@@ -74,6 +86,7 @@ void hzp_trainer_destroy(struct hzp_trainer *t)
     hzp_track_close(t->use);
     hzp_trainer_close_group(t);
     hzp_gate_destroy(t->gate);
+    hzp_stage_paths_destroy(t->stage_paths);
     hzp_trainer_drop_rest(t);
     hzp_learner_destroy(t->learner);
     hzp_lock_fini(&t->lock);

@@ -132,6 +132,8 @@ struct hzp_trainer_config {
     /* Connects this rank, which is 0, with the others, which have learners (learner/by_link.h);
      * borrowed; NULL: one rank. */
     struct hzp_link *link;
+    /* What paths of stages are planned for (stage_paths.h): bytes a second; 0: not stated. */
+    double link_rate, link_latency_s;
     const struct hzp_model_config *whole; /* with tensor parallelism the whole model's; borrowed */
     struct hzp_link *group; /* with tensor parallelism: between the ranks of the group; borrowed */
     /* Called on the engine thread after each update, before the step's next turn; may only copy

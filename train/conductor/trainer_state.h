@@ -52,7 +52,8 @@ struct hzp_trainer {
         _Atomic(int) state;          /* enum hzp_rest_state */
         struct hzp_state_file *file; /* the thread's that reads it; NULL: nothing is left */
     } rest;
-    struct hzp_draw draws_of[2], *draw; /* draw: of the update whose micro-batches are computed */
+    struct hzp_draw draws_of[2], *draw;  /* draw: of the update whose micro-batches are computed */
+    struct hzp_stage_paths *stage_paths; /* NULL: no stages, or all are visited */
     struct hzp_draw *other; /* drawn ahead, or of the update in its tail: trainer_update.c */
     bool ahead;             /* other holds samples that were dealt with the update's command */
     /* the newest step with which the end of the tail was offered; 0: not yet.  The step before it

@@ -73,6 +73,7 @@ static void pack(struct hzp_trainer *t, struct hzp_draw *d, int64_t optimizer_st
         .doc_rows = hzp_trainer_tokens_max(t) - 1,
         .by_length = x && hzp_collectives_ranks(x) > 1 && !ordered,
         .deck = hzp_recipe_deck(&t->config.recipe, t->config.model->config->layers),
+        .stage_paths = t->stage_paths,
         .round = ordered ? 0
                  : x     ? hzp_collectives_ranks(x)
                          : 1,

@@ -54,7 +54,7 @@ struct hzp_collectives {
     struct hzp_collectives_config config;
     int group[HZP_GROUP_COUNT]; /* numbers on the link; of groups of one rank: not used */
     int32_t size[HZP_GROUP_COUNT];
-    int pair[2]; /* stages: the groups of this rank with the next one, and with the one before */
+    int pair[HZP_LINK_RANKS_MAX]; /* stages: the groups of this rank with another one */
     struct hzp_transfers list;
     struct hzp_work work; /* the newest that was sent or heard */
     struct {
@@ -96,11 +96,11 @@ static inline void *hzp_unit_base(const struct hzp_units *units, int32_t u)
 
 /* --- stages.c --------------------------------------------------------------------------------- */
 
-/* Opens the groups of two stages. */
+/* Opens the groups of two stages: of all, if they are few enough for paths, or of neighbours; the
+ * first and the last stage are neighbours, too. */
 int hzp_collectives_open_pairs(struct hzp_collectives *x, struct hzp_err_text *reterr);
-/* What this rank sends to the next stage, or gets from it; before: to, or from, the one before.
- * The first and the last stage are neighbours, too. */
-struct hzp_transfer hzp_collectives_pass(const struct hzp_collectives *x, bool before, bool sends,
+/* What this rank sends to another stage, or gets from it. */
+struct hzp_transfer hzp_collectives_pass(const struct hzp_collectives *x, int32_t other, bool sends,
                                          void *data, size_t bytes, uint64_t tag);
 
 /* --- collectives.c ---------------------------------------------------------------------------- */

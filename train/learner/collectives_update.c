@@ -203,8 +203,10 @@ static void add_stage_norms(struct hzp_collectives *x, struct hzp_plan *chain)
     int32_t rank = x->config.shards.rank, head = x->config.model->layout->units - 1;
     double *sum = &s->result->sumsq;
     uint64_t tag = hzp_collectives_tag(HZP_TAG_SQUARES, 0);
-    struct hzp_transfer from = hzp_collectives_pass(x, true, false, sum, sizeof(*sum), tag);
-    struct hzp_transfer to = hzp_collectives_pass(x, false, true, sum, sizeof(*sum), tag);
+    int32_t stages = x->config.shards.stages, before = (rank + stages - 1) % stages;
+    struct hzp_transfer from = hzp_collectives_pass(x, before, false, sum, sizeof(*sum), tag);
+    struct hzp_transfer to =
+        hzp_collectives_pass(x, (rank + 1) % stages, true, sum, sizeof(*sum), tag);
     if (rank > 0)
         hzp_transfers_depend(&x->list, chain->items,
                              hzp_transfers_add(&x->list, &from, chain->items));

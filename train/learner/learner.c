@@ -102,6 +102,7 @@ void hzp_learner_destroy(struct hzp_learner *l)
         hzp_micro_destroy(l->micros[i]);
     free(l->micros);
     free(l->rows);
+    free(l->paths);
     hzp_train_space_destroy(l->space);
     hzp_plan_fini(&l->chain);
     hzp_track_close(l->track);
@@ -282,16 +283,26 @@ static int build_micro(struct hzp_learner *l, struct hzp_err_text *reterr)
 static int build_task(struct hzp_learner *l, struct hzp_err_text *reterr)
 {
     const struct hzp_stage_task *task = hzp_stages_task(l->stages);
-    l->bin = task->micro;
-    l->micro = l->micros[task->micro % l->space->slots];
-    if (task->work == HZP_STAGE_FORWARD)
+    if (task) {
+        l->bin = task->micro;
+        l->micro = l->micros[task->visit % l->space->slots];
+    }
+    if (task && task->work == HZP_STAGE_FORWARD) {
         HZP_TRY(read_work(l, &l->deal, l->bin, &l->work, reterr));
+        l->micro->path.count = 0; /* of this stage's layers it has all */
+    }
     l->work = (struct hzp_work){.kind = HZP_WORK_MICRO};
     l->chain_ns = hzp_now_ns();
     hzp_plan_clear(&l->chain);
     l->at = l->to = 0;
     hzp_stages_build(l->stages, &l->chain, hzp_learner_version(l), l->micro);
     return HZP_OK;
+}
+
+/* Which stages the micro-batch that was read visits. */
+static int stage_path(const struct hzp_learner *l, struct hzp_stage_path *ret)
+{
+    return hzp_stage_path_read(&l->micro->path, &l->config.shards, l->config.model->layout, ret);
 }
 
 /* Begins the first micro-batch of the deal. */
@@ -301,11 +312,14 @@ static int begin_micros(struct hzp_learner *l, struct hzp_err_text *reterr)
     if (!l->stages)
         return build_micro(l, reterr);
     l->rows = hzp_xgrow(l->rows, &l->rows_room, l->deal.count, sizeof(*l->rows));
+    l->paths = hzp_xgrow(l->paths, &l->paths_room, l->deal.count, sizeof(*l->paths));
     for (int32_t i = 0; i < l->deal.count; i++) {
         HZP_TRY(read_work(l, &l->deal, i, &l->work, reterr));
         l->rows[i] = l->micro->rows;
+        int r = stage_path(l, &l->paths[i]);
+        HZP_ASSERT(r >= 0); /* hzp_learner_check */
     }
-    hzp_stages_begin(l->stages, l->rows, l->deal.count);
+    hzp_stages_begin(l->stages, l->rows, l->paths, l->deal.count);
     return build_task(l, reterr);
 }
 
@@ -313,8 +327,12 @@ int hzp_learner_check(struct hzp_learner *l, const struct hzp_works *works,
                       struct hzp_err_text *reterr)
 {
     struct hzp_work work;
-    for (int32_t i = 0; i < works->count; i++)
+    struct hzp_stage_path path;
+    for (int32_t i = 0; i < works->count; i++) {
         HZP_TRY(read_work(l, works, i, &work, reterr));
+        if (l->stages && stage_path(l, &path) < 0)
+            return hzp_fail(reterr, HZP_EFORMAT, "micro-batch %d: a path of parts of stages", i);
+    }
     return HZP_OK;
 }
 
@@ -343,7 +361,8 @@ static double sum_losses(struct hzp_learner *l)
 
 bool hzp_learner_ends_micro(const struct hzp_learner *l)
 {
-    return !l->stages || hzp_stages_task(l->stages)->work == HZP_STAGE_BACKWARD;
+    const struct hzp_stage_task *task = l->stages ? hzp_stages_task(l->stages) : NULL;
+    return !l->stages || (task && task->work == HZP_STAGE_BACKWARD);
 }
 
 /* The stage's task has ended; true: the next one has begun. */
@@ -351,9 +370,10 @@ static bool end_task(struct hzp_learner *l)
 {
     const struct hzp_stage_task *task = hzp_stages_task(l->stages);
     static const char *const name[] = {"forward", "head", "backward"};
-    hzp_track_add(l->track, name[task->work], l->chain_ns, hzp_now_ns(), (uint64_t)task->micro);
+    if (task)
+        hzp_track_add(l->track, name[task->work], l->chain_ns, hzp_now_ns(), (uint64_t)task->micro);
     hzp_operations_add(&l->operations, &l->chain);
-    hzp_stages_end(l->stages, task->work == HZP_STAGE_HEAD ? sum_losses(l) : 0);
+    hzp_stages_end(l->stages, task && task->work == HZP_STAGE_HEAD ? sum_losses(l) : 0);
     if (!hzp_stages_task(l->stages))
         return false;
     int r = build_task(l, NULL);

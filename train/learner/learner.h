@@ -85,8 +85,10 @@ struct hzp_learner {
     struct hzp_works ahead;   /* count 0: not known */
     struct hzp_works bytes;   /* the work that the chain was made from, for other ranks */
     int32_t bin; /* the first micro-batch of the current round; a stage's current one */
-    int32_t *rows, rows_room; /* the deal's micro-batches have so many, for the stages */
-    bool chunks;              /* the next micro-batch is cut into chunks */
+    int32_t *rows, rows_room;     /* the deal's micro-batches have so many, for the stages */
+    struct hzp_stage_path *paths; /* and visit these */
+    int32_t paths_room;
+    bool chunks; /* the next micro-batch is cut into chunks */
     const struct hzp_op_times *op_times;
     struct hzp_rider rider;
     uint64_t chain_ns, update_ns; /* when the micro-batch's chain was built, and the update's */

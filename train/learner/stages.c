@@ -19,7 +19,7 @@ struct own {
     int32_t task;    /* in the order */
     int32_t waits;   /* for this transfer; -1: for none */
     int32_t sends;   /* the transfer of its output; -1: none */
-    int32_t dx;      /* which of the two places its gradient has */
+    int32_t dx;      /* which of the places its gradient has */
     int32_t last_dx; /* the task of this rank that had it before; -1: none */
 };
 
@@ -38,24 +38,25 @@ struct hzp_stages {
 int hzp_collectives_open_pairs(struct hzp_collectives *x, struct hzp_err_text *reterr)
 {
     int32_t stages = x->config.shards.stages, rank = x->config.shards.rank;
-    for (int s = 0; s < stages; s++) {
-        int pair[2] = {s, (s + 1) % stages};
-        if (pair[0] != rank && pair[1] != rank)
-            continue;
-        int group = hzp_link_group(x->config.link, pair, 2, reterr);
-        HZP_TRY(group);
-        x->pair[pair[1] == rank] = group;
-    }
+    for (int a = 0; a < stages; a++)
+        for (int b = a + 1; b < stages; b++) {
+            bool neighbours = b == a + 1 || b - a == stages - 1;
+            if ((a != rank && b != rank) || (stages > HZP_STAGE_PATH_MAX && !neighbours))
+                continue;
+            int group = hzp_link_group(x->config.link, (int[]){a, b}, 2, reterr);
+            HZP_TRY(group);
+            x->pair[a == rank ? b : a] = group;
+        }
     return HZP_OK;
 }
 
-struct hzp_transfer hzp_collectives_pass(const struct hzp_collectives *x, bool before, bool sends,
+struct hzp_transfer hzp_collectives_pass(const struct hzp_collectives *x, int32_t other, bool sends,
                                          void *data, size_t bytes, uint64_t tag)
 {
     return (struct hzp_transfer){.op = HZP_BROADCAST,
                                  .type = HZP_WIRE_BYTE,
-                                 .group = x->pair[before],
-                                 .root = before == sends, /* the first of a pair is before */
+                                 .group = x->pair[other],
+                                 .root = (x->config.shards.rank > other) == sends,
                                  .count = bytes,
                                  .recv = data,
                                  .host = true,
@@ -95,14 +96,15 @@ static int32_t rank_of(const struct hzp_stages *s)
 }
 
 /* Enters the task as this rank's next one. */
-static void add_own(struct hzp_stages *s, int32_t i, int32_t *gradients, int32_t (*newest)[2])
+static void add_own(struct hzp_stages *s, int32_t i, int32_t *gradients, int32_t (*newest)[3])
 {
     struct own *own = &s->own[s->owns];
     *own = (struct own){.task = i, .waits = -1, .sends = -1, .last_dx = -1};
     s->own_of[i] = s->owns++;
     if (s->order.task[i].work == HZP_STAGE_FORWARD)
         return;
-    own->dx = (*gradients)++ % 2;
+    bool last = rank_of(s) == 0 && s->order.task[i].work == HZP_STAGE_BACKWARD;
+    own->dx = last ? 2 : (*gradients)++ % 2;
     own->last_dx = (*newest)[own->dx];
     (*newest)[own->dx] = s->own_of[i];
     if (own->last_dx >= 0)
@@ -118,7 +120,7 @@ static struct gate place_free(const struct hzp_stages *s, const struct own *own)
         return (struct gate){s, own->last_dx + 1, s->own[own->last_dx].sends};
     for (int32_t i = 0; i < s->owns && task->work != HZP_STAGE_BACKWARD; i++) {
         const struct hzp_stage_task *other = &s->order.task[s->own[i].task];
-        if (other->work == HZP_STAGE_BACKWARD && other->micro == task->micro - s->space->slots)
+        if (other->work == HZP_STAGE_BACKWARD && other->visit == task->visit - s->space->slots)
             g.ended = i + 1;
     }
     return g;
@@ -133,7 +135,7 @@ static struct hzp_mat place_of(const struct hzp_stages *s, const struct own *own
     int32_t l = task->work == HZP_STAGE_HEAD ? layers : input ? shards->layer : shards->layer_end;
     if (task->work == HZP_STAGE_BACKWARD || (task->work == HZP_STAGE_HEAD && !input))
         return s->space->dx_of[own->dx];
-    return s->space->kept_usual[task->micro % s->space->slots * (layers + 1) + l].x_in;
+    return s->space->kept_usual[task->visit % s->space->slots * (layers + 1) + l].x_in;
 }
 
 /* Appends the transfer of the input of task i, of so many rows, if this rank has a part in it. */
@@ -145,9 +147,9 @@ static void add_transfer(struct hzp_stages *s, int32_t i, int32_t rows)
         return;
     struct own *own = &s->own[s->own_of[receives ? i : task->input]];
     struct hzp_mat place = place_of(s, own, receives);
-    bool back = task->work == HZP_STAGE_BACKWARD;
+    int32_t from = s->order.task[task->input].stage;
     struct hzp_transfer what = hzp_collectives_pass(
-        s->x, back != receives, !receives, place.ptr,
+        s->x, receives ? from : task->stage, !receives, place.ptr,
         (size_t)rows * (size_t)place.cols * sizeof(float), hzp_collectives_tag(HZP_TAG_STAGE, i));
     int32_t index = hzp_transfers_add(&s->x->list, &what, 0);
     struct gate *gate = &s->gate[s->gates++];
@@ -160,17 +162,21 @@ static void add_transfer(struct hzp_stages *s, int32_t i, int32_t rows)
         own->sends = index;
 }
 
-void hzp_stages_begin(struct hzp_stages *s, const int32_t *rows, int32_t micros)
+void hzp_stages_begin(struct hzp_stages *s, const int32_t *rows, const struct hzp_stage_path *path,
+                      int32_t micros)
 {
     hzp_assert_engine_thread();
-    int32_t gradients = 0, newest[2] = {-1, -1};
-    hzp_stage_order_make(&s->order, &s->space->config.shards, s->x->config.model->layout, micros);
+    int32_t gradients = 0, newest[3] = {-1, -1, -1};
+    hzp_stage_order_make(&s->order, &s->space->config.shards, s->x->config.model->layout, micros,
+                         path);
     s->own = hzp_xgrow(s->own, &s->own_room, 3 * micros, sizeof(*s->own));
     s->own_of = hzp_xgrow(s->own_of, &s->own_of_room, s->order.tasks, sizeof(*s->own_of));
     s->gate = hzp_xgrow(s->gate, &s->gate_room, 4 * micros, sizeof(*s->gate));
     s->owns = s->gates = s->ended = 0;
     s->x->rounds = 0;
     hzp_collectives_append(s->x);
+    for (int32_t m = 0; m < micros && rank_of(s); m++)
+        hzp_collectives_note_loss(s->x, 0); /* rank 0 has them, as heads end */
     for (int32_t i = 0; i < s->order.tasks; i++) {
         if (s->order.task[i].stage == rank_of(s))
             add_own(s, i, &gradients, &newest);
@@ -189,8 +195,12 @@ void hzp_stages_build(struct hzp_stages *s, struct hzp_plan *chain, const struct
                       const struct hzp_micro *micro)
 {
     const struct hzp_stage_task *task = hzp_stages_task(s);
+    if (!task) {
+        hzp_micro_zero_sums(chain, s->space);
+        return;
+    }
     const struct own *own = &s->own[s->ended];
-    hzp_train_space_choose(s->space, task->micro % s->space->slots, own->dx);
+    hzp_train_space_choose(s->space, task->visit % s->space->slots, own->dx);
     hzp_transfers_begin(&s->x->list);
     hzp_transfers_depend(&s->x->list, 0, own->waits);
     hzp_micro_stage(chain, s->x->config.model, v, micro, s->space, task->work, s->ended == 0);
@@ -198,8 +208,8 @@ void hzp_stages_build(struct hzp_stages *s, struct hzp_plan *chain, const struct
 
 void hzp_stages_end(struct hzp_stages *s, double loss)
 {
-    enum hzp_stage_work counted = rank_of(s) ? HZP_STAGE_BACKWARD : HZP_STAGE_HEAD;
-    if (hzp_stages_task(s)->work == counted)
+    const struct hzp_stage_task *task = hzp_stages_task(s);
+    if (task && task->work == HZP_STAGE_HEAD)
         hzp_collectives_note_loss(s->x, loss);
     s->ended++;
 }

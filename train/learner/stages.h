@@ -20,12 +20,14 @@ struct hzp_stages;
 struct hzp_stages *hzp_stages_create(struct hzp_collectives *x, struct hzp_train_space *space);
 void hzp_stages_destroy(struct hzp_stages *s); /* NULL: no effect */
 
-/* An update's micro-batches begin, of rows[i] rows each. */
-void hzp_stages_begin(struct hzp_stages *s, const int32_t *rows, int32_t micros);
+/* An update's micro-batches begin, of rows[i] rows each, along path[i]. */
+void hzp_stages_begin(struct hzp_stages *s, const int32_t *rows, const struct hzp_stage_path *path,
+                      int32_t micros);
 
-/* The current task; NULL: all have ended. */
+/* The current task; NULL: all have ended, or no micro-batch comes to this stage. */
 const struct hzp_stage_task *hzp_stages_task(const struct hzp_stages *s);
-/* Builds its chain; *micro is its micro-batch. */
+/* Builds its chain; *micro is its micro-batch, with all layers of this stage.  Without a task: the
+ * chain that zeroes the sums of the gradients. */
 void hzp_stages_build(struct hzp_stages *s, struct hzp_plan *chain, const struct hzp_version *v,
                       const struct hzp_micro *micro);
 /* It has ended; loss: the sum of the losses of a head's. */
