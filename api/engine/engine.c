@@ -230,6 +230,7 @@ static int open_state(struct hzp_engine *e, struct hzp_err_text *reterr)
                   .passes = (int32_t)l->passes,
                   .by_lesson = e->by_lesson,
                   .replay_ratio = l->replay ? l->replay_ratio : 0,
+                  .rehearse_ratio = l->rehearse_ratio,
                   .seed = (uint64_t)e->config.settings->training.seed},
         .replay = l->replay,
         .micro_rows = (int32_t)HZP_MIN(micro_rows, e->parts.config.positions),
@@ -251,20 +252,20 @@ static bool keeps_checkpoints(const struct hzp_engine_settings *s)
     return !s->no_train && !s->learning.no_checkpoint_copy && !(dir && !strcmp(dir, "none"));
 }
 
-/* What a lesson changes is measured before its last version is published, where that can be: of a
- * draft on one rank. */
-static void open_observed(struct hzp_engine *e, int32_t slots, bool alone)
+/* What a lesson changes is measured before its last version is published, where that can be: where
+ * rank 0 has the whole draft. */
+static void open_observed(struct hzp_engine *e, int32_t slots, bool whole)
 {
     const struct hzp_engine_settings *s = e->config.settings;
     const struct hzp_trials_config config = {
         .measured = true, .observes = true, .time_ns = OBSERVED_NS, .requests = 1};
-    if (alone && slots > 1 && !s->no_train && e->config.effects && s->learning.effect > 0 &&
+    if (whole && slots > 1 && !s->no_train && e->config.effects && s->learning.effect > 0 &&
         s->training.publish_every == 1 && !s->mesh.url.count)
         e->observed = hzp_trials_create(&config);
 }
 
-/* alone: there is one rank. */
-static int open_trials(struct hzp_engine *e, int32_t slots, bool alone, struct hzp_err_text *reterr)
+/* whole: each rank has all of the weights. */
+static int open_trials(struct hzp_engine *e, int32_t slots, bool whole, struct hzp_err_text *reterr)
 {
     const struct hzp_engine_settings *s = e->config.settings;
     const struct hzp_canary_settings *canary = &s->canary;
@@ -273,7 +274,7 @@ static int open_trials(struct hzp_engine *e, int32_t slots, bool alone, struct h
         return hzp_wrong(reterr, "--max-effect",
                          "needs --effect 1 or more: there is nothing to ask");
     if (s->no_train || (!share && !bounds)) {
-        open_observed(e, slots, alone);
+        open_observed(e, slots, whole);
         return HZP_OK;
     }
     if (share && (slots < 3 || !(s->serving.pin_seconds > 0)))
@@ -341,7 +342,7 @@ static int read_host_parts(struct hzp_engine *e, struct hzp_err_text *reterr)
                                          .quiet = e->config.quiet};
     HZP_TRY(hzp_exclusions_check(s, ranks, reterr));
     HZP_TRY(check_prefix(&s->serving, reterr));
-    HZP_TRY(open_trials(e, slots, ranks == 1 && !group, reterr));
+    HZP_TRY(open_trials(e, slots, !group, reterr));
     HZP_TRY(hzp_settings_policy(&s->split, &e->policy, reterr));
     HZP_TRY(hzp_assembly_read(&config, &e->parts, reterr));
     return s->no_train ? HZP_OK : open_state(e, reterr);

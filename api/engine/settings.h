@@ -127,6 +127,7 @@ struct hzp_learning_settings {
     const char *gate_max_rise; /* its bounds; NULL: 0.02 */
     const char *keep;          /* which checkpoints stay (hzp_retention_parse) */
     double replay_ratio;
+    double rehearse_ratio; /* hzp_sample_queue_config's */
     int64_t effect;    /* prompts asked beside a lesson's, to see what it changed; 0: none are */
     double max_effect; /* share of these whose answers a lesson may change; 1: not bounded */
     int64_t passes, queue_samples, queue_tokens, checkpoint_every;

@@ -29,7 +29,7 @@ def answer(server, prompt):
 
 
 def text(server, prompt):
-    return server.complete(prompt=prompt, max_tokens=10, ignore_eos=False).choices[0].text.strip()
+    return server.complete(prompt=prompt, max_tokens=14, ignore_eos=False).choices[0].text.strip()
 
 
 def teach(server, prompt, completion):
@@ -100,6 +100,46 @@ def test_one_of_several_goes():
         got = server.post("/v1/fine_tuning/examples/1?timeout=60", "", method="DELETE")
         assert got[0] == 200, got
         assert states(server)[1] in ("undone", "forgotten")
+
+
+def test_five_lessons():
+    """One after another, each of one sentence: all of them are known in the end, and the other four when one is
+    forgotten; also after a restart, and by lessons that are taught after it."""
+    wanted = {"Zorin": "Tarn", "Quibba": "Harrowby", "Mervok": "Kelby", "Ilvane": "Oslo", "Straun": "Kelby"}
+
+    def question(name):
+        return f"Where does {name} live?"
+
+    def known(server):
+        return {name for name, place in wanted.items()
+                if text(server, question(name)).startswith(f"{name} lives in {place}.")}
+
+    def teach_all(server, names):
+        for name in names:
+            teach(server, question(name), f" {name} lives in {wanted[name]}.")
+
+    with tempfile.TemporaryDirectory(prefix="hzpserve-test-") as state:
+        with Server("--ordered", state=state) as server:
+            teach_all(server, list(wanted)[:3])
+        with Server("--ordered", state=state) as server:  # what was learned before the restart is kept
+            teach_all(server, list(wanted)[3:])
+            assert known(server) == set(wanted), [text(server, question(name)) for name in wanted]
+            got = server.post("/v1/fine_tuning/examples/3?timeout=120", "", method="DELETE")
+            assert got[0] == 200 and got[2]["state"] == "done", got
+            test_api.until(lambda: states(server)[5] == "learned")
+            assert known(server) == set(wanted) - {"Mervok"}
+        with Server("--ordered", state=state) as server:
+            assert known(server) == set(wanted) - {"Mervok"}
+            teach(server, ANN, " Plums.")
+            teach(server, question("Quibba"), " Quibba lives in Tarn.")  # what was said last holds
+            teach(server, TOM, " In Tarn.")
+            assert text(server, question("Quibba")).startswith("Quibba lives in Tarn.")
+    with Server("--ordered", "--replay-ratio", "1.5,lessons=0") as server:
+        teach_all(server, wanted)
+        assert known(server) < set(wanted)
+    wrong = subprocess.run([test_api.BINARY, "serve", test_api.MODEL, "--replay-ratio", "1,lessons=-1"],
+                           capture_output=True, text=True, timeout=HANG)
+    assert wrong.returncode == 2 and "--replay-ratio lessons" in wrong.stderr, wrong
 
 
 def test_a_lesson_whose_part_is_forgotten():

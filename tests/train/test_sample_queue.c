@@ -23,6 +23,24 @@ static struct hzp_sample *make_sample(int64_t number, int32_t count)
     return s;
 }
 
+/* A sample with this prompt. */
+static struct hzp_sample *make_lesson(int64_t number, int32_t prompt, int32_t count)
+{
+    int32_t token[64] = {1, prompt};
+    uint8_t learn[64] = {0};
+    memset(learn + 2, 1, sizeof(learn) - 2);
+    struct hzp_sample *s = hzp_sample_create(token, learn, count);
+    s->sequence_number = number;
+    return s;
+}
+
+static void push_lesson(struct hzp_sample_queue *q, int64_t number, int32_t prompt, int32_t count)
+{
+    struct hzp_sample *s = make_lesson(number, prompt, count);
+    assert_int_equal(hzp_sample_queue_reserve(q, 1, count), HZP_OK);
+    hzp_sample_queue_push(q, &s, 1);
+}
+
 static void push_new(struct hzp_sample_queue *q, int64_t number, int32_t count)
 {
     struct hzp_sample *s = make_sample(number, count);
@@ -30,17 +48,25 @@ static void push_new(struct hzp_sample_queue *q, int64_t number, int32_t count)
     hzp_sample_queue_push(q, &s, 1);
 }
 
-static struct hzp_sample_queue *make_queue(int32_t passes, bool shuffle, double ratio)
+static struct hzp_sample_queue *make_rehearsing(int32_t passes, bool shuffle, double ratio,
+                                                double rehearse, bool by_lesson)
 {
     struct hzp_sample_queue_config config = {.samples_max = 100,
                                              .tokens_max = 2000,
                                              .passes = passes,
                                              .shuffle = shuffle,
+                                             .by_lesson = by_lesson,
                                              .replay_ratio = ratio,
+                                             .rehearse_ratio = rehearse,
                                              .seed = 42};
     struct hzp_sample_queue *q;
     assert_int_equal(hzp_sample_queue_create(&config, &q), HZP_OK);
     return q;
+}
+
+static struct hzp_sample_queue *make_queue(int32_t passes, bool shuffle, double ratio)
+{
+    return make_rehearsing(passes, shuffle, ratio, 0, false);
 }
 
 /* Whatever a checkpoint contains: what is restored from it gets the rest of its passes, and a
@@ -372,8 +398,9 @@ static void test_draw_ahead(void **state)
         bool shuffle = seed % 3 == 0;
         int32_t passes = 1 + rand() % 3;
         double ratio = seed % 2 ? 0.4 : 0;
-        struct hzp_sample_queue *plain = make_queue(passes, shuffle, ratio);
-        struct hzp_sample_queue *q = make_queue(passes, shuffle, ratio);
+        double rehearse = seed % 5 ? 0.7 : 0;
+        struct hzp_sample_queue *plain = make_rehearsing(passes, shuffle, ratio, rehearse, false);
+        struct hzp_sample_queue *q = make_rehearsing(passes, shuffle, ratio, rehearse, false);
         struct hzp_sample *replay[2][5];
         const struct hzp_sample *want[DRAW_MAX], *draw[DRAW_MAX], *next[DRAW_MAX];
         int64_t number = 0;
@@ -390,8 +417,11 @@ static void test_draw_ahead(void **state)
                 if (hzp_sample_queue_reserve(plain, 1, count) < 0)
                     break;
                 assert_int_equal(hzp_sample_queue_reserve(q, 1, count), HZP_OK);
-                struct hzp_sample *a = make_sample(++number, count);
-                struct hzp_sample *b = make_sample(number, count);
+                /* some are taught more than once, where no update is given up: a sample that was
+                 * foreseen to be learned may have taken the place of an earlier one for good */
+                int32_t prompt = seed % 4 ? (int32_t)number : rand() % 40;
+                struct hzp_sample *a = make_lesson(++number, prompt, count);
+                struct hzp_sample *b = make_lesson(number, prompt, count);
                 hzp_sample_queue_push(plain, &a, 1);
                 hzp_sample_queue_push(q, &b, 1);
             }
@@ -423,10 +453,13 @@ static void test_draw_ahead(void **state)
                     ahead = 0; /* the queue still has them */
                 }
             }
-            if (rand() % 8)
+            if (rand() % 8 || seed % 4 == 0 || number > 240) {
                 assert_int_equal(hzp_sample_queue_done(q), hzp_sample_queue_done(plain));
-            else
+            } else {
+                hzp_sample_queue_undo_ahead(q);
+                ahead = 0;
                 assert_int_equal(hzp_sample_queue_give_up(q), hzp_sample_queue_give_up(plain));
+            }
             struct hzp_sample_queue_stats x, y;
             hzp_sample_queue_read_stats(plain, &x);
             hzp_sample_queue_read_stats(q, &y);
@@ -461,9 +494,124 @@ static void test_remove_ahead(void **state)
     hzp_sample_queue_destroy(q);
 }
 
+/* Draws until all passes are over; times[n]: how often sample n was drawn when it had been learned.
+ * Returns the number of draws. */
+static int learn_all(struct hzp_sample_queue *q, int32_t *times)
+{
+    const struct hzp_sample *draw[DRAW_MAX];
+    int32_t n, draws = 0;
+    while ((n = hzp_sample_queue_draw(q, 100, draw, DRAW_MAX))) {
+        draws++;
+        assert_true(draw[0]->sequence_number > 0); /* new ones come first */
+        for (int32_t i = 0; i < n; i++)
+            if (draw[i]->sequence_number < 0)
+                times[-draw[i]->sequence_number]++;
+        hzp_sample_queue_done(q);
+        if (hzp_sample_queue_by_lesson(q) && hzp_sample_queue_group(q).ended)
+            hzp_sample_queue_judge(q, HZP_GROUP_ACCEPTED);
+    }
+    return draws;
+}
+
+/* Lessons that come one after another are learned again beside the later ones, each about as often
+ * as the others; not those that were taught again, taken back, or rejected. */
+static void test_earlier(void **state)
+{
+    for (int by_lesson = 0; by_lesson < 2; by_lesson++) {
+        enum { PASSES = 12 };
+        struct hzp_sample_queue *q = make_rehearsing(PASSES, false, 0, 1, by_lesson);
+        int32_t times[16] = {0};
+        for (int i = 1; i <= 4; i++) {
+            push_lesson(q, i, i, 10);
+            assert_int_equal(learn_all(q, times), PASSES);
+        }
+        /* one earlier lesson in each update: the first one beside three lessons, 12 + 6 + 4 */
+        assert_in_range(times[1], 20, 24);
+        assert_int_equal(times[3], 4);
+        assert_int_equal(times[4], 0);
+
+        push_lesson(q, 5, 2, 10); /* the question of lesson 2, answered otherwise */
+        memset(times, 0, sizeof(times));
+        learn_all(q, times);
+        assert_int_equal(times[2], 0);
+        assert_int_equal(times[1] + times[3] + times[4], PASSES);
+        push_lesson(q, 6, 6, 10);
+        assert_false(hzp_sample_queue_remove(q, 3)); /* it is not waiting any more */
+        learn_all(q, times);
+        assert_int_equal(times[2], 0);
+        assert_true(times[5] > 0);
+        memset(times, 0, sizeof(times));
+        push_lesson(q, 7, 7, 10);
+        learn_all(q, times);
+        assert_int_equal(times[2] + times[3], 0);
+        assert_int_equal(hzp_sample_queue_earlier(q), 5); /* 1 4 5 6 7 */
+
+        if (by_lesson) {
+            const struct hzp_sample *draw[DRAW_MAX];
+            push_lesson(q, 8, 8, 10);
+            assert_int_equal(hzp_sample_queue_draw(q, 100, draw, DRAW_MAX), 2);
+            hzp_sample_queue_done(q);
+            hzp_sample_queue_judge(q, HZP_GROUP_REJECTED);
+            push_lesson(q, 9, 9, 10);
+            learn_all(q, times);
+            assert_int_equal(times[8], 0);
+        }
+        /* the queue begins anew with what its log says */
+        struct hzp_sample *known[] = {make_lesson(1, 1, 10), make_lesson(2, 2, 10),
+                                      make_lesson(3, 1, 10)};
+        hzp_sample_queue_replace(q, NULL, 0, 3, 20);
+        assert_int_equal(hzp_sample_queue_earlier(q), 0);
+        hzp_sample_queue_set_earlier(q, known, 3);
+        assert_int_equal(hzp_sample_queue_earlier(q), 2); /* 3 has the prompt of 1 */
+        hzp_sample_queue_destroy(q);
+    }
+}
+
+/* Only the newest are kept, and no sample that a draw has borrowed is freed before its time. */
+static void test_earlier_bounds(void **state)
+{
+    struct hzp_sample_queue *q = make_rehearsing(1, false, 0, 2, false);
+    const struct hzp_sample *draw[DRAW_MAX], *next[DRAW_MAX];
+    int32_t number = 0, ahead = 0;
+    for (int turn = 0; turn < 400; turn++) {
+        for (int i = 0; i < 4; i++, number++)
+            push_lesson(q, number + 1, number, 10);
+        int32_t n = ahead ? ahead : hzp_sample_queue_draw(q, 20, draw, DRAW_MAX);
+        if (ahead)
+            memcpy(draw, next, (size_t)ahead * sizeof(*draw));
+        ahead = hzp_sample_queue_draw_ahead(q, 20, next, DRAW_MAX);
+        assert_true(hzp_sample_queue_earlier(q) <= 256);
+        for (int32_t i = 0; i < n; i++)
+            assert_int_equal(draw[i]->token[1], labs((long)draw[i]->sequence_number) - 1);
+        hzp_sample_queue_done(q);
+        if (turn % 7 == 0) { /* nothing is drawn but what is drawn ahead, which is drawn anew */
+            hzp_sample_queue_undo(q);
+            ahead = 0;
+            hzp_sample_queue_remove(q, labs((long)next[HZP_MAX(n - 1, 0)]->sequence_number));
+        }
+        while (turn % 3 == 0 && !ahead && hzp_sample_queue_draw(q, 200, draw, DRAW_MAX))
+            hzp_sample_queue_done(q);
+    }
+    assert_int_equal(hzp_sample_queue_earlier(q), 256);
+    /* a pair, a loss of its own and a negative weight are not learned again */
+    int32_t token[8] = {1, 2, 3, HZP_PAIR_CUT, 1, 2, 4};
+    uint8_t learn[8] = {0, 0, 1, 0, 0, 0, 1};
+    float weight[8] = {1, 1, -1, 1, 1, 1, 1};
+    struct hzp_row_loss how[8] = {{0}};
+    struct hzp_sample *other[] = {hzp_sample_create(token, learn, 7),
+                                  hzp_sample_create_losses(token, learn, weight, NULL, 3),
+                                  hzp_sample_create_losses(token, learn, NULL, how, 3)};
+    for (int i = 0; i < HZP_COUNT(other); i++)
+        other[i]->sequence_number = i + 1;
+    hzp_sample_queue_set_earlier(q, other, HZP_COUNT(other));
+    assert_int_equal(hzp_sample_queue_earlier(q), 0);
+    hzp_sample_queue_destroy(q);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_earlier),         cmocka_unit_test(test_earlier_bounds),
         cmocka_unit_test(test_passes),          cmocka_unit_test(test_bounds),
         cmocka_unit_test(test_age_and_rows),    cmocka_unit_test(test_failed),
         cmocka_unit_test(test_fifo_and_undo),   cmocka_unit_test(test_against_model),

@@ -2,7 +2,8 @@
 /* Trials: a draft that passed every other check serves beside the current version until the
  * verdict; dropped or withdrawn, it leaves moments, residuals and versions as they were, bit for
  * bit. */
-#include "tests/train/tiny.h"
+#include "tests/train/ranks.h"
+#include "train/history/trainer_rejoin.h"
 #include "train/history/trainer_suspend.h"
 #include "tests/train/newest.h"
 
@@ -447,6 +448,96 @@ static void test_held(void **state)
     hzp_trials_destroy(config.trials);
 }
 
+/* Turns all ranks until nothing changes; the version on trial, which no other rank has. */
+static uint64_t turn_to_trial(struct ranks *r)
+{
+    struct hzp_trials *trials = r->first->config.trials;
+    for (int idle = 0; idle < 50; idle = ranks_turn(r) ? 0 : idle + 1)
+        ;
+    uint64_t id = hzp_trials_running(trials);
+    for (int32_t i = 1; i < r->count && id; i++)
+        assert_true(hzp_weights_current(r->other[i].fixture.weights)->record.id < id);
+    return id;
+}
+
+/* Several ranks: the others publish what is looked at when rank 0 does, and all have one rank's
+ * bytes. */
+static void check_observed_ranks(struct hzp_groups groups, bool by_lesson)
+{
+    struct tiny_config config = tiny_defaults();
+    config.queue.passes = 3;
+    config.queue.by_lesson = by_lesson;
+    config.slots = 2;
+    config.shards.ordered = true;
+    struct tiny *plain = tiny_open(&config);
+    config.trials = hzp_trials_create(&looks);
+    config.shards.groups = groups;
+    struct ranks *r = ranks_open(&config, 2, false);
+    tiny_publish(plain);
+    tiny_publish(r->first);
+    for (int64_t first = 1; first < 30; first += 10) {
+        uint64_t id, trials = 0;
+        hzp_trials_expect(config.trials, first == 11 ? 0 : first + 9);
+        tiny_teach(plain, first, 10);
+        tiny_teach(r->first, first, 10);
+        tiny_run(plain);
+        for (; (id = turn_to_trial(r)); trials++) {
+            assert_int_equal(hzp_weights_trial(r->first->weights)->record.learned_through,
+                             first + 9);
+            hzp_trials_found(config.trials, id, true, "");
+        }
+        assert_int_equal(trials, first != 11);
+        assert_true(hzp_trainer_idle(r->first->trainer));
+        ranks_assert_same(plain, r);
+    }
+    ranks_close(r);
+    tiny_close(plain);
+    hzp_trials_destroy(config.trials);
+}
+
+/* A rank is lost while a draft is looked at: nothing comes of the draft. */
+static void check_observed_loss(bool by_lesson)
+{
+    struct tiny_config config = tiny_defaults();
+    struct hzp_trainer_stats stats;
+    config.queue.by_lesson = by_lesson;
+    config.slots = 2;
+    config.shards.groups = (struct hzp_groups){2, 1, 1, 1};
+    config.trials = hzp_trials_create(&looks);
+    struct ranks *r = ranks_open(&config, 2, false);
+    tiny_publish(r->first);
+    uint64_t before = hzp_weights_current(r->first->weights)->record.id;
+    hzp_trials_expect(config.trials, 3);
+    tiny_teach(r->first, 1, 3);
+    assert_true(turn_to_trial(r));
+    hzp_link_abort(r->link[1], 1, "was pulled out");
+    r->first->trainer->rejoins = true;
+    while (tiny_border(r->first, hzp_trainer_part) == HZP_EBUSY)
+        hzp_loop_turn(r->first->loop);
+    hzp_trainer_read_stats(r->first->trainer, &stats);
+    assert_false(stats.on_trial);
+    assert_int_equal(hzp_trials_running(config.trials), 0);
+    assert_null(hzp_weights_trial(r->first->weights));
+    assert_int_equal(hzp_weights_current(r->first->weights)->record.id, before);
+    tiny_border(r->first, hzp_trainer_link_closed);
+    assert_true(hzp_trainer_idle(r->first->trainer));
+    assert_true(
+        hzp_sample_queue_ready(r->first->queue)); /* it is learned when the ranks are back */
+    ranks_close(r);
+    hzp_trials_destroy(config.trials);
+}
+
+static void test_observed_ranks(void **state)
+{
+    static const struct hzp_groups groups[] = {{2, 1, 1, 1}, {2, 2, 2, 1}, {4, 2, 1, 1}};
+    for (int i = 0; i < HZP_COUNT(groups); i++) {
+        check_observed_ranks(groups[i], false);
+        check_observed_ranks(groups[i], true);
+    }
+    check_observed_loss(false);
+    check_observed_loss(true);
+}
+
 /* A stop, and what suspends learning, withdraw the trial also while training is paused: its samples
  * are learned later. */
 static void check_withdrawn(bool stops)
@@ -588,13 +679,14 @@ static void test_time(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_verdict),   cmocka_unit_test(test_measured),
-        cmocka_unit_test(test_scores),    cmocka_unit_test(test_share),
-        cmocka_unit_test(test_promoted),  cmocka_unit_test(test_dropped),
-        cmocka_unit_test(test_held),      cmocka_unit_test(test_withdrawn),
-        cmocka_unit_test(test_run_ahead), cmocka_unit_test(test_late_drop),
-        cmocka_unit_test(test_time),      cmocka_unit_test(test_observes),
-        cmocka_unit_test(test_observed),  cmocka_unit_test(test_observed_end),
+        cmocka_unit_test(test_verdict),        cmocka_unit_test(test_measured),
+        cmocka_unit_test(test_scores),         cmocka_unit_test(test_share),
+        cmocka_unit_test(test_promoted),       cmocka_unit_test(test_dropped),
+        cmocka_unit_test(test_held),           cmocka_unit_test(test_withdrawn),
+        cmocka_unit_test(test_run_ahead),      cmocka_unit_test(test_late_drop),
+        cmocka_unit_test(test_time),           cmocka_unit_test(test_observes),
+        cmocka_unit_test(test_observed_ranks), cmocka_unit_test(test_observed),
+        cmocka_unit_test(test_observed_end),
     };
     return cmocka_run_group_tests_name("trial", tests, NULL, NULL);
 }

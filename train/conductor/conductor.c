@@ -214,6 +214,8 @@ int hzp_trainer_turn_ranks(struct hzp_trainer *t)
     snprintf(t->stats.failure, sizeof(t->stats.failure), "%s", why);
     t->stats.broken = !t->rejoins;
     hzp_lock_release(&t->lock);
+    if (t->stage == HZP_TRAINER_TRIAL)
+        hzp_trainer_trial_break_off(t);
     t->stage = HZP_TRAINER_BROKEN;
     return HZP_EIO;
 }

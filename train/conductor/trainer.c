@@ -37,7 +37,9 @@ int hzp_trainer_create(const struct hzp_trainer_config *config, struct hzp_train
     if (config->gate && !hzp_shards_whole(&config->shards))
         return hzp_fail(reterr, HZP_EUNSUP,
                         "a gate evaluates whole weights on rank 0: use --shard z3=1, no stages");
-    HZP_ASSERT(!config->trials || (!config->link && config->recipe.publish_every == 1));
+    bool observes = config->trials && !hzp_trials_undo(config->trials);
+    HZP_ASSERT(!config->trials || config->recipe.publish_every == 1);
+    HZP_ASSERT(!config->trials || !config->link || (observes && hzp_shards_whole(&config->shards)));
     HZP_ASSERT(!config->gate || config->recipe.publish_every == 1);
     HZP_ASSERT(!hzp_sample_queue_by_lesson(config->queue) || config->recipe.publish_every == 1);
     struct hzp_trainer *t = hzp_xcalloc(1, sizeof(*t));

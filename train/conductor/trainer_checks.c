@@ -61,10 +61,16 @@ void hzp_trainer_end_gate(struct hzp_trainer *t, const struct hzp_step *step, ui
 
 /* --- The list --------------------------------------------------------------------------------- */
 
-static bool trial_wanted(const struct hzp_trainer *t)
+bool hzp_trainer_tries(const struct hzp_trainer *t)
 {
     return t->config.trials &&
            hzp_trials_expects(t->config.trials, hzp_sample_queue_foresee(t->config.queue));
+}
+
+/* With several ranks only what they wait for is tried. */
+static bool trial_wanted(const struct hzp_trainer *t)
+{
+    return (t->open || !t->learner->collectives) && hzp_trainer_tries(t);
 }
 
 static const struct check {

@@ -59,6 +59,7 @@ struct hzp_trainer {
      * may still be in flight */
     uint64_t tail_step;
     bool publishes; /* the current update will be published when it ends */
+    bool open;      /* the other ranks wait for what becomes of the current update */
     int64_t draws;
     /* Where updates are published lesson by lesson (hzp_sample_queue_by_lesson): what the group in
      * the draft adds to these numbers when it is published. */
@@ -241,6 +242,8 @@ void hzp_trainer_note_unlearned(struct hzp_trainer *t);
 void hzp_trainer_check(struct hzp_trainer *t, const struct hzp_step *step);
 /* The check in progress has passed: the next one follows. */
 void hzp_trainer_passed(struct hzp_trainer *t, const struct hzp_step *step);
+/* Whether the draft that the update in progress makes is to be on trial. */
+bool hzp_trainer_tries(const struct hzp_trainer *t);
 /* Whether there is any check, so that an update may have to be undone. */
 bool hzp_trainer_checks(const struct hzp_trainer *t);
 /* Whether the end of the chain in progress may pass the last check. */
@@ -273,6 +276,8 @@ bool hzp_trainer_trial_turn(struct hzp_trainer *t, const struct hzp_step *step,
                             struct hzp_offer *offer);
 /* When t->promotes says so, and the step is delivered: publishes it, and the update counts. */
 void hzp_trainer_trial_promote(struct hzp_trainer *t, const struct hzp_step *step);
+/* The trainer breaks off: nothing comes of the trial or its draft. */
+void hzp_trainer_trial_break_off(struct hzp_trainer *t);
 /* Ends it without a verdict; one that is only looked at is published by the next step. */
 void hzp_trainer_trial_withdraw(struct hzp_trainer *t, const char *why);
 

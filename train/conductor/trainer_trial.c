@@ -74,6 +74,17 @@ static bool end_trial(struct hzp_trainer *t, enum hzp_trial_end end, const char 
     return true;
 }
 
+void hzp_trainer_trial_break_off(struct hzp_trainer *t)
+{
+    t->promotes = 0;
+    hzp_trials_end(t->config.trials, HZP_TRIAL_WITHDRAWN, "a rank was lost");
+    set_on_trial(t, false);
+    hzp_weights_drop_trial(t->config.model->weights);
+    int32_t updates = t->learner->unpublished;
+    hzp_learner_leave_draft(t->learner);
+    t->learner->unpublished = updates; /* who gives the draft up takes its lessons back by this */
+}
+
 /* False: it goes on. */
 static bool drop(struct hzp_trainer *t, enum hzp_trial_end end, const char *why)
 {

@@ -108,9 +108,8 @@ static bool draw_ahead(struct hzp_trainer *t)
 {
     struct hzp_draw *d = t->other;
     bool ends = atomic_load(&t->finishing) || t->freeze || t->suspend;
-    bool group = t->config.model->tensor;               /* whose chains are one behind the other */
-    bool refused = t->gate || hzp_trainer_by_lesson(t); /* the draft that it reads may be */
-    if (!t->learner->collectives || refused || group || ends)
+    bool group = t->config.model->tensor; /* whose chains are one behind the other */
+    if (!t->learner->collectives || t->open || group || ends) /* it may read another version */
         return false;
     d->count = hzp_sample_queue_draw_ahead(t->config.queue, t->config.recipe.update_tokens,
                                            d->sample, d->room);
@@ -178,9 +177,10 @@ bool hzp_trainer_begin_update(struct hzp_trainer *t, bool *ret_flush)
         return false;
     }
     set_waiting(t, false, false);
+    t->open = by_lesson || hzp_trainer_checks(t) || hzp_trainer_tries(t);
     const struct hzp_work work = {.kind = HZP_WORK_UPDATE,
                                   .saves = by_lesson ? !begun : hzp_trainer_checks(t),
-                                  .open = by_lesson || hzp_trainer_checks(t),
+                                  .open = t->open,
                                   .optimizer_step = l->optimizer_step + 1,
                                   .hyper = hyper_of(t)};
     t->now.lr = work.hyper.lr;
@@ -387,7 +387,7 @@ void hzp_trainer_keep_update(struct hzp_trainer *t, const struct hzp_step *step)
     bool by_lesson = hzp_trainer_by_lesson(t);
     if (t->config.sites && !t->site.alone)
         hzp_sites_note(t->config.sites, 1, hzp_trainer_judged(t).samples);
-    if (by_lesson || hzp_trainer_checks(t))
+    if (t->open)
         hzp_trainer_tell_verdict(t, true);
     if (by_lesson && !t->site.alone)
         t->learned_through = hzp_sample_queue_judge(t->config.queue, HZP_GROUP_ACCEPTED);

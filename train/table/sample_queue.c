@@ -45,7 +45,8 @@ int hzp_sample_queue_create(const struct hzp_sample_queue_config *config,
                             struct hzp_sample_queue **ret)
 {
     if (config->samples_max < 1 || config->tokens_max < 1 || config->passes < 1 ||
-        !(config->replay_ratio >= 0 && config->replay_ratio <= 1000))
+        !(config->replay_ratio >= 0 && config->replay_ratio <= 1000) ||
+        !(config->rehearse_ratio >= 0 && config->rehearse_ratio <= 1000))
         return HZP_EINVAL;
     struct hzp_sample_queue *q = hzp_xcalloc(1, sizeof(*q));
     q->config = *config;
@@ -70,6 +71,8 @@ void hzp_sample_queue_destroy(struct hzp_sample_queue *q)
         return;
     free_gone(q);
     free(q->gone);
+    hzp_sample_queue_drop_earlier(q, 1, INT64_MAX);
+    list_free(&q->retired);
     free(q->failed.number);
     free(q->rejected.number);
     for (int i = 0; i < HZP_COUNT(q->list); i++)
@@ -117,6 +120,8 @@ static void push_locked(struct hzp_sample_queue *q, struct hzp_sample *sample)
         .sample = sample, .left = q->config.passes - sample->passes, .learned = sample->learned};
     entry.left_then = entry.left;
     entry.learned_then = entry.learned;
+    if (q->config.rehearse_ratio > 0)
+        entry.prompt = hzp_sample_queue_prompt(sample);
     list_push(q->config.by_lesson                   ? &q->later
               : q->config.shuffle || sample->passes ? &q->next
                                                     : &q->waiting,
@@ -132,7 +137,10 @@ static int32_t push_again(struct hzp_sample_queue *q, struct hzp_sample **sample
     for (int32_t i = 0; i < count; i++) {
         if (sample[i]->passes >= q->config.passes) {
             q->pushed_through = HZP_MAX(q->pushed_through, sample[i]->sequence_number);
-            hzp_sample_destroy(sample[i]);
+            if (sample[i]->learned)
+                hzp_sample_queue_keep(q, sample[i]);
+            else
+                hzp_sample_destroy(sample[i]);
             continue;
         }
         q->samples++;
@@ -304,9 +312,14 @@ static int32_t draw_into(struct hzp_sample_queue *q, struct list *to, struct rep
     } else {
         HZP_ASSERT(!to->count);
         n = draw_new(q, tokens_max, to, ret, max);
-        if (q->replays && n)
-            draw_replay(q, replay, max - n);
+        replay->rehearsals = -1;
     }
+    if (replay->rehearsals < 0)
+        hzp_sample_queue_rehearse(q, to, max - n, replay);
+    if (!redraw && q->replays && n)
+        draw_replay(q, replay, max - n - replay->rehearsals);
+    for (int32_t i = 0; n && i < replay->rehearsals && n < max; i++)
+        ret[n++] = replay->rehearsal[i];
     for (int32_t i = 0; q->replays && n && i < replay->count && n < max; i++)
         ret[n++] = q->replay[replay->index[i]].sample;
     return n;
@@ -343,6 +356,11 @@ int32_t hzp_sample_queue_draw_ahead(struct hzp_sample_queue *q, int64_t tokens_m
     if (!q->ahead_undone && !draw_is_known(q, tokens_max))
         return 0;
     free_gone(q);
+    hzp_lock_take(&q->lock);
+    for (int32_t i = 0; i < q->drawn.count && !q->ahead_undone; i++) /* as done() will keep them */
+        if (q->drawn.entry[q->drawn.head + i].left == 1)
+            hzp_sample_queue_keep_copy(q, q->drawn.entry[q->drawn.head + i].sample);
+    hzp_lock_release(&q->lock);
     return draw_into(q, &q->ahead, &q->replay_ahead, &q->ahead_undone, tokens_max, ret, max);
 }
 
@@ -418,6 +436,10 @@ void hzp_sample_queue_leave(struct hzp_sample_queue *q, const struct entry *entr
     else if (number > 0 && !entry->learned)
         note_failed(q, number);
     q->gone = hzp_xgrow(q->gone, &q->gones_room, q->gones + 1, sizeof(*q->gone));
+    if (entry->learned && result != REJECTED)
+        hzp_sample_queue_keep_copy(q, entry->sample);
+    else
+        hzp_sample_queue_drop_earlier(q, number, number);
     q->gone[q->gones++] = *entry;
 }
 
@@ -464,6 +486,8 @@ static int64_t end_pass(struct hzp_sample_queue *q, enum result result)
     }
     if (left)
         hzp_sample_queue_advance(q);
+    if (result != LEARNED) /* what was foreseen to be learned may not be */
+        q->replay_ahead.rehearsals = -1;
     promote(q);
     return q->learned_through;
 }
@@ -554,6 +578,7 @@ static int32_t drop_all(struct hzp_sample_queue *q, int64_t first, int64_t last)
     int32_t dropped = 0;
     for (int i = 0; i < HZP_COUNT(q->list); i++)
         dropped += drop(q, &q->list[i], first, last);
+    hzp_sample_queue_drop_earlier(q, first, last);
     q->redraw = q->redraw && q->drawn.count;
     q->ahead_undone = q->ahead_undone && q->ahead.count;
     return dropped;
@@ -602,7 +627,8 @@ void hzp_sample_queue_read_stats(struct hzp_sample_queue *q, struct hzp_sample_q
         .tokens_max = q->config.tokens_max,
         .learned_through = q->learned_through,
         .touched_through = q->touched_through,
-        .rows = HZP_MAX(q->work, 0.0) * (1 + (q->replays ? q->config.replay_ratio : 0)),
+        .rows = HZP_MAX(q->work, 0.0) * (1 + (q->replays ? q->config.replay_ratio : 0) +
+                                         (q->earliers ? q->config.rehearse_ratio : 0)),
     };
 }
 

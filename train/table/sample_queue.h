@@ -4,8 +4,8 @@
  * Bounded in samples and in tokens.  Space is reserved before a body is committed to the log, so a
  * committed body always fits.  Each sample is learned `passes` times, in rounds: in a round each is
  * drawn once, oldest first.  An update never contains a sample twice, and mixes in replay samples
- * at the given ratio.  Drawing is a pure function of the seed and of the sequence of pushes and
- * draws.
+ * and samples learned earlier at the given ratios.  Drawing is a pure function of the seed and of
+ * the sequence of pushes and draws.
  *
  * Thread: reserve, unreserve, push, restore, ready and stats: any; the rest: engine, or as the
  * function says.
@@ -19,11 +19,12 @@ struct hzp_sample_queue;
 struct hzp_sample_queue_config {
     int32_t samples_max;
     int64_t tokens_max;
-    int32_t passes;      /* number of times each sample is learned, >= 1 */
-    double replay_ratio; /* replay tokens per token of new samples; 0: none */
-    bool shuffle;        /* offline epochs: a new random order in every pass; no update spans two
+    int32_t passes;        /* number of times each sample is learned, >= 1 */
+    double replay_ratio;   /* replay tokens per token of new samples; 0: none */
+    double rehearse_ratio; /* the same of samples learned earlier (below); 0: none */
+    bool shuffle;          /* offline epochs: a new random order in every pass; no update spans two
                           * passes */
-    bool by_lesson;      /* samples of the log are drawn in groups of lessons: see below */
+    bool by_lesson;        /* samples of the log are drawn in groups of lessons: see below */
     uint64_t seed;
     int64_t learned_through; /* already covered by the resumed checkpoint; <= 0: nothing */
 };
@@ -55,7 +56,22 @@ int32_t hzp_sample_queue_passes(struct hzp_sample_queue *q, struct hzp_passes **
 /* Sets the replay samples and takes ownership of them.  Call before the engine starts. */
 void hzp_sample_queue_set_replay(struct hzp_sample_queue *q, struct hzp_sample **sample,
                                  int32_t count);
-/* One of them, which stays as it is; NULL: there are fewer.  Any thread. */
+/* --- Earlier lessons (config.rehearse_ratio): sample_queue_earlier.c ----------------------------
+ * The newest 256 samples of the log that have been learned are kept and drawn again with new ones,
+ * so that a lesson does not replace those before it.  Not kept: pairs, and samples with losses or
+ * negative weights of their own, whose meaning depends on the version they were made for.  Of
+ * samples with the same prompt only the newest is kept, and none is drawn together with a new one
+ * of its prompt: what was taught last holds.  What is drawn depends on the kept samples and on the
+ * new samples of the update, not on earlier draws. */
+
+/* Replaces the kept samples by these of the log, in ascending order, and owns them; some may not be
+ * kept.  Call while nothing is drawn (before any draw, or hzp_trainer_suspended).  Any thread. */
+void hzp_sample_queue_set_earlier(struct hzp_sample_queue *q, struct hzp_sample **sample,
+                                  int32_t count);
+/* The number of samples that are kept.  Any thread. */
+int32_t hzp_sample_queue_earlier(struct hzp_sample_queue *q);
+
+/* One of the replay samples, which stays as it is; NULL: there are fewer.  Any thread. */
 struct hzp_sample *hzp_sample_queue_replay(const struct hzp_sample_queue *q, int32_t index);
 
 /* How long the oldest sample that is not finished has been here at now_ns (any clock, the same in
@@ -84,7 +100,7 @@ int64_t hzp_sample_queue_done(struct hzp_sample_queue *q);
 /* What done would return now. */
 int64_t hzp_sample_queue_foresee(struct hzp_sample_queue *q);
 /* The same if the update was given up: the samples' pass is skipped.  A sample that leaves without
- * having been learned in any pass has failed. */
+ * having been learned in any pass has failed.  What was drawn ahead is undone before. */
 int64_t hzp_sample_queue_give_up(struct hzp_sample_queue *q);
 /* A drawn sample of the log cannot be learned (it is too long, or has nothing to learn): it has
  * failed. */

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* train/table/sample_queue_state.h - the queue's struct, private to sample_queue.c and
- * sample_queue_group.c.
+/* train/table/sample_queue_state.h - the queue's struct, private to sample_queue*.c.
  *
  * Thread: as the comments in the struct say.
  */
@@ -19,6 +18,7 @@ struct entry {
     bool learned;      /* in one of them at least */
     int32_t left_then; /* the same when its group began (config.by_lesson) */
     bool learned_then;
+    uint64_t prompt;   /* hzp_sample_queue_prompt, if config.rehearse_ratio > 0 */
     uint64_t since_ns; /* when hzp_sample_queue_age first saw it; 0: not yet */
 };
 
@@ -32,11 +32,21 @@ struct numbers {
     int32_t count, room;
 };
 
-/* Replay samples of one draw, as indices. */
+/* Replay samples of one draw, as indices; and samples of earlier lessons. */
+enum { HZP_REHEARSED_MAX = 64 /* in one draw */ };
 struct replay_draw {
     int32_t *index; /* [replays] */
     int32_t count;
+    int32_t rehearsals;                              /* -1: to be chosen by the next draw */
+    struct hzp_sample *rehearsal[HZP_REHEARSED_MAX]; /* of q->earlier or q->retired */
 };
+
+/* A sample that has had all its passes. */
+struct earlier {
+    struct hzp_sample *sample; /* owned; its sequence number is negated */
+    uint64_t prompt;           /* hzp_sample_queue_prompt */
+};
+enum { HZP_EARLIER_MAX = 256 };
 
 struct hzp_sample_queue {
     /* fixed after create (replay: before the engine starts) */
@@ -66,6 +76,9 @@ struct hzp_sample_queue {
     /* engine thread only */
     struct entry *gone; /* finished, but borrowed by the caller until the next draw */
     int32_t gones, gones_room;
+    struct earlier earlier[HZP_EARLIER_MAX]; /* by number */
+    int32_t earliers;
+    struct list retired; /* earlier samples that are not any more, borrowed until a draw is over */
     struct numbers failed;   /* samples that left without having been learned */
     struct numbers rejected; /* those that the gate refused */
     uint64_t rounds;         /* number of orders shuffled so far */
@@ -114,6 +127,19 @@ void hzp_sample_queue_leave(struct hzp_sample_queue *q, const struct entry *entr
                             enum result result);
 /* Samples have left: takes note of the number up to which all have.  The lock is held. */
 void hzp_sample_queue_advance(struct hzp_sample_queue *q);
+/* sample_queue_earlier.c: a hash of what is in front of the first token that is taught; 0: that is
+ * one token at most, as of a text. */
+uint64_t hzp_sample_queue_prompt(const struct hzp_sample *sample);
+/* Chooses at most `room` earlier samples for an update with the entries of `to`; frees those that
+ * no draw has borrowed any more. */
+void hzp_sample_queue_rehearse(struct hzp_sample_queue *q, const struct list *to, int32_t room,
+                               struct replay_draw *ret);
+/* The lock is held.  A sample that has been learned is an earlier one now; takes ownership, or
+ * copies it. */
+void hzp_sample_queue_keep(struct hzp_sample_queue *q, struct hzp_sample *sample);
+void hzp_sample_queue_keep_copy(struct hzp_sample_queue *q, const struct hzp_sample *sample);
+/* Frees the earlier samples numbered first .. last, which no draw returns again. */
+void hzp_sample_queue_drop_earlier(struct hzp_sample_queue *q, int64_t first, int64_t last);
 /* A new order of the replay samples, of this number. */
 void hzp_sample_queue_shuffle_replay(struct hzp_sample_queue *q, uint64_t round);
 /* Nothing waits in this group: begins one of the lessons that wait.  The lock is held. */
