@@ -154,7 +154,8 @@ static int make_body(const struct hzp_options *options, json_t *body, struct hzp
     if (!reward || json_object_set_new(body, "reward", reward) < 0)
         return hzp_fail_param(reterr, HZP_EINVAL, "REWARD",
                               "\"%.80s\" is no reward: exact, number, boxed, regex=PATTERN, json, "
-                              "length=TOKENS, client, command, or the JSON of a reward",
+                              "length=TOKENS, client, command, or the JSON of a reward (also of "
+                              "type model)",
                               options->word[0]);
     for (int i = 1; i < options->words; i++) {
         json_auto_t *line = json_pack("{s:s}", "prompt", options->word[i]);

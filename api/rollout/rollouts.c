@@ -179,14 +179,8 @@ static int check_training(const struct hzp_rollouts *r, const struct hzp_rollout
         return hzp_wrong(
             reterr, "temperature",
             "must be 1 where rollouts train: log-probabilities are those of temperature 1");
-    struct hzp_weights_stats weights;
-    hzp_weights_read_stats(r->config.weights, &weights);
     if (spec->client_reference && spec->kl <= 0)
         return hzp_wrong(reterr, "reference", "is of use with kl only");
-    if (spec->kl > 0 && !spec->client_reference && weights.slots < 3)
-        return hzp_wrong(reterr, "kl",
-                         "needs a slot for the reference, whose weights stay as they are: start "
-                         "the server with --slots 3");
     if (json_array_size(spec->consumers))
         return hzp_wrong(reterr, "consumers", "need train false: what is learned leaves");
     if (spec->n < 2 && spec->advantage < HZP_ADVANTAGE_NONE)
@@ -205,6 +199,27 @@ static int check_training(const struct hzp_rollouts *r, const struct hzp_rollout
     return HZP_OK;
 }
 
+/* Whether it could serve a prompt's shortest question to the model, and an answer in it. */
+static int check_question(const struct hzp_rollouts *r, const struct hzp_rollout_spec *spec,
+                          const struct hzp_request *rq, const char *answer,
+                          struct hzp_err_text *reterr)
+{
+    HZP_ENDED(hzp_tokens_fini) struct hzp_tokens tokens = {NULL, 0, 0};
+    struct hzp_request *asked;
+    if (!hzp_verifier_is_model(spec->verifier))
+        return HZP_OK;
+    int code = hzp_rollout_question(r, spec->verifier, rq, NULL, answer, 0, &tokens, reterr);
+    if (code >= 0 &&
+        hzp_request_create(tokens.ids, (int32_t)tokens.n, spec->max_tokens, 0, false, &asked) < 0)
+        code = hzp_fail(reterr, HZP_ENOMEM, "no memory for this job now");
+    HZP_TRY(code);
+    code = hzp_scheduler_check(r->config.scheduler, asked, reterr);
+    if (code < 0)
+        snprintf(reterr->param, sizeof(reterr->param), "reward.template");
+    hzp_request_destroy(asked);
+    return code;
+}
+
 /* Whether the scheduler could serve each prompt. */
 static int check_served(const struct hzp_rollouts *r, const struct hzp_rollout_spec *spec,
                         struct hzp_err_text *reterr)
@@ -215,6 +230,8 @@ static int check_served(const struct hzp_rollouts *r, const struct hzp_rollout_s
         if (hzp_request_create(p->token, p->count, spec->max_tokens, 0, false, &rq) < 0)
             return hzp_fail(reterr, HZP_ENOMEM, "no memory for this job now");
         int code = hzp_scheduler_check(r->config.scheduler, rq, reterr);
+        if (code >= 0)
+            code = check_question(r, spec, rq, p->reference, reterr);
         hzp_request_destroy(rq);
         HZP_TRY(code);
     }
@@ -245,6 +262,13 @@ static int check(const struct hzp_rollouts *r, const struct hzp_rollout_spec *sp
                               "n * batch * (max_staleness + 1) is %" PRId64 ", at most %d, and "
                               "times max_tokens %d",
                               members, HZP_ROLLOUT_MEMBERS_MAX, TOKENS_MAX);
+    struct hzp_weights_stats weights;
+    hzp_weights_read_stats(r->config.weights, &weights);
+    bool pinned = hzp_verifier_is_pinned(spec->verifier), kl = spec->kl > 0;
+    if (r->config.trainer && (pinned || (kl && !spec->client_reference)) && weights.slots < 3)
+        return hzp_wrong(reterr, pinned ? "reward.pinned" : "kl",
+                         "needs a slot for the reference, whose weights stay as they are: start "
+                         "the server with --slots 3");
     if (spec->train)
         HZP_TRY(check_training(r, spec, reterr));
     return check_served(r, spec, reterr);

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The reference of a job with a KL term, unless clients are it: the version that serves when the
- * job begins, which keeps its slot until the job ends.  Where a group is ready, each of its answers
- * that will be learned is computed once more by that version, as the prompt of a background request
- * that draws nothing; its log-probabilities are the reference's.  Until they are there the group
- * waits. */
+/* The reference of a job with a KL term, unless clients are it, and the judge of a pinned reward by
+ * the model: the version that serves when the job begins, which keeps its slot until the job
+ * ends.  Where a group is ready, each of its answers that will be learned is computed once more by
+ * the reference, as the prompt of a background request that draws nothing; its log-probabilities
+ * are the reference's.  Until they are there the group waits. */
 #include "api/rollout/rollouts_state.h"
 
 #include <math.h>
@@ -27,10 +27,16 @@ static int hold(void *ctx, const struct hzp_border *border)
     return HZP_OK;
 }
 
+/* Whether each answer is computed by the reference. */
+static bool refers(const struct hzp_rollout_spec *spec)
+{
+    return spec->kl > 0 && !spec->client_reference;
+}
+
 int hzp_rollout_take_reference(struct hzp_rollouts *r, struct hzp_rollout_job *job)
 {
     struct hold h = {.r = r};
-    if (job->spec.kl <= 0 || job->spec.client_reference)
+    if (!refers(&job->spec) && !hzp_verifier_is_pinned(job->spec.verifier))
         return HZP_OK;
     hzp_lock_release(&r->lock);
     int code = hzp_loop_call(r->config.loop, hold, &h);
@@ -50,37 +56,49 @@ void hzp_rollout_drop_reference(struct hzp_rollouts *r, struct hzp_rollout_job *
     hzp_lock_take(&r->lock);
 }
 
+int hzp_rollout_compute(struct hzp_rollouts *r, const int32_t *token, int32_t count,
+                        struct hzp_version *version, struct hzp_request **ret,
+                        struct hzp_err_text *reterr)
+{
+    struct hzp_request *rq;
+    int code = hzp_request_create(token, count, 0, 0, true, &rq) < 0 ? HZP_EBUSY : HZP_OK;
+    HZP_TRY(code);
+    rq->background = rq->own = true;
+    rq->reference = version;
+    rq->demands = (struct hzp_demands){.mode = HZP_CONTINUE, .max_staleness = -1, .fresh = true};
+    code = hzp_scheduler_submit(r->config.scheduler, rq, reterr);
+    if (code < 0)
+        hzp_request_destroy(rq);
+    else
+        *ret = rq;
+    hzp_loop_poke(r->config.loop);
+    return code;
+}
+
+bool hzp_rollout_computed(const struct hzp_request *rq)
+{
+    int32_t state = atomic_load(&rq->state);
+    return state == HZP_REQUEST_LENGTH || state == HZP_REQUEST_STOPPED;
+}
+
 /* Submits the answer's tokens.  HZP_EBUSY: not now. */
 static int submit(struct hzp_rollouts *r, const struct hzp_rollout_job *job,
                   struct hzp_rollout_answer *a, struct hzp_err_text *reterr)
 {
     const struct hzp_request *rq = a->rq;
     int32_t n = atomic_load(&rq->out_count), count = rq->prompt_count + n;
-    struct hzp_request *ref;
     HZP_FREED int32_t *token = hzp_xcalloc((size_t)count, sizeof(*token));
     memcpy(token, rq->prompt, (size_t)rq->prompt_count * sizeof(*token));
     for (int32_t i = 0; i < n; i++)
         token[rq->prompt_count + i] = rq->out[i].token;
-    int code = hzp_request_create(token, count, 0, 0, true, &ref) < 0 ? HZP_EBUSY : HZP_OK;
-    HZP_TRY(code);
-    ref->background = ref->own = true;
-    ref->reference = job->reference;
-    ref->demands = (struct hzp_demands){.mode = HZP_CONTINUE, .max_staleness = -1, .fresh = true};
-    code = hzp_scheduler_submit(r->config.scheduler, ref, reterr);
-    if (code < 0)
-        hzp_request_destroy(ref);
-    else
-        a->ref = ref;
-    hzp_loop_poke(r->config.loop);
-    return code;
+    return hzp_rollout_compute(r, token, count, job->reference, &a->ref, reterr);
 }
 
 /* Whether it has been computed; then what it says is the answer's. */
 static bool referred(struct hzp_rollout_answer *a)
 {
     bool final = a->ref && hzp_request_final(a->ref);
-    int32_t state = final ? atomic_load(&a->ref->state) : HZP_REQUEST_FAILED;
-    bool good = state == HZP_REQUEST_LENGTH || state == HZP_REQUEST_STOPPED;
+    bool good = final && hzp_rollout_computed(a->ref);
     int32_t n = good && !a->reference ? atomic_load(&a->rq->out_count) : 0;
     if (n)
         a->reference = hzp_xcalloc((size_t)n, sizeof(*a->reference));
@@ -108,7 +126,7 @@ int hzp_rollout_refer(struct hzp_rollouts *r, struct hzp_rollout_job *job,
             struct hzp_rollout_answer *a = &slot->answer[m];
             if (group->member[m].state != HZP_MEMBER_REWARDED)
                 continue;
-            int code = a->ref || !job->reference ? HZP_OK : submit(r, job, a, reterr);
+            int code = a->ref || !refers(spec) ? HZP_OK : submit(r, job, a, reterr);
             if (code < 0 && code != HZP_EBUSY)
                 return code;
             bool lacks =
@@ -118,7 +136,7 @@ int hzp_rollout_refer(struct hzp_rollouts *r, struct hzp_rollout_job *job,
                 group->member[m].state = HZP_MEMBER_LOST;
                 job->table.lost++;
             }
-            waits |= lacks || (job->reference && !referred(a));
+            waits |= lacks || (refers(spec) && !referred(a));
         }
         group->waits = waits;
     }

@@ -55,24 +55,31 @@ static int64_t oldest_step(const struct hzp_rollouts *r, const struct hzp_reques
 
 /* ---- the end of a group, and of a job ---- */
 
+enum { REQUESTS = 4 };
+static struct hzp_request **request_of(struct hzp_rollout_answer *a, int i)
+{
+    return i > 1 ? &a->score[i - 2] : i ? &a->ref : &a->rq;
+}
+
 /* The group's answers are not needed any more, or never will be. */
 static void free_slot(struct hzp_rollouts *r, struct hzp_rollout_job *job, int32_t at)
 {
     struct hzp_rollout_slot *slot = &job->slot[at];
     for (int32_t m = 0; m < job->spec.n; m++)
-        for (int i = 0; i < 2; i++) {
-            struct hzp_request *rq = i ? slot->answer[m].ref : slot->answer[m].rq;
-            if (rq)
-                atomic_store(&rq->cancel, true);
-        }
+        for (int i = 0; i < REQUESTS; i++)
+            if (*request_of(&slot->answer[m], i))
+                atomic_store(&(*request_of(&slot->answer[m], i))->cancel, true);
     hzp_loop_poke(r->config.loop);
     for (int32_t m = 0; m < job->spec.n; m++) {
         struct hzp_rollout_answer *a = &slot->answer[m];
         a->awaits = false;
-        while ((a->rq && !hzp_request_final(a->rq)) || (a->ref && !hzp_request_final(a->ref)))
-            pause_for(r, look_ns);
-        hzp_request_destroy(a->rq);
-        hzp_request_destroy(a->ref);
+        for (int i = 0; i < REQUESTS; i++) {
+            struct hzp_request *rq = *request_of(a, i);
+            while (rq && !hzp_request_final(rq))
+                pause_for(r, look_ns);
+            hzp_request_destroy(rq);
+            *request_of(a, i) = NULL;
+        }
         free(a->reference);
         json_decref(a->text);
         *a = (struct hzp_rollout_answer){.rq = NULL};
@@ -177,18 +184,19 @@ static int fill(struct hzp_rollouts *r, struct hzp_rollout_job *job, struct hzp_
     return HZP_OK;
 }
 
-/* Rewards a member's answer, or begins to wait for a client's or the command's reward: NAN.  A rule
+/* Rewards a member's answer, or begins to wait for another's reward: NAN.  A rule
  * may take long: it works without the lock. */
 static double judge(struct hzp_rollouts *r, const struct hzp_rollout_job *job,
                     const char *reference, struct hzp_rollout_answer *a)
 {
     json_t *json = hzp_rollout_text(r, a->rq, false);
     a->awaits = hzp_verifier_is_client(job->spec.verifier);
-    a->asks = hzp_verifier_is_command(job->spec.verifier);
+    bool command = hzp_verifier_is_command(job->spec.verifier);
+    a->asks = command || hzp_verifier_is_model(job->spec.verifier);
     if (a->awaits || a->asks) {
         double seconds = hzp_verifier_seconds(job->spec.verifier);
         a->text = json;
-        a->deadline_ns = a->asks ? UINT64_MAX : hzp_now_ns() + (uint64_t)(seconds * 1e9);
+        a->deadline_ns = command ? UINT64_MAX : hzp_now_ns() + (uint64_t)(seconds * 1e9);
         return NAN;
     }
     hzp_lock_release(&r->lock);

@@ -32,11 +32,12 @@ struct hzp_rollout_answer {
     struct hzp_request *ref; /* its tokens by the reference; NULL: not begun, or there is none */
     int64_t sample;          /* its number */
     bool awaits, judged;     /* a client's reward is wanted; there is a reward */
-    bool asks;               /* the command's is wanted, */
+    bool asks;               /* the command's, or the model's, is wanted, */
     int64_t asked_in;        /* and was asked for in that round; 0: not yet */
+    struct hzp_request *score[2]; /* the template with each word, by the model; NULL: not begun */
     double reward;
     double *reference;    /* [its tokens] log-probabilities, once they are there; owned */
-    json_t *text;         /* for a client, or the command */
+    json_t *text;         /* for a client, the command, or the model */
     uint64_t deadline_ns; /* for its reward */
 };
 
@@ -99,10 +100,23 @@ struct hzp_rollouts {
 /* The thread.  arg: the rollouts. */
 void *hzp_rollouts_run(void *arg);
 
-/* Asks the operator's command for rewards, where the job's are its, and takes what it says.
- * HZP_EIO: it has failed. */
+/* Asks the operator's command or the model for rewards, where the job's are theirs, and takes what
+ * they say.  HZP_EIO: the command has failed. */
 int hzp_rollout_ask(struct hzp_rollouts *r, struct hzp_rollout_job *job,
                     struct hzp_err_text *reterr);
+
+/* Appends the tokens of the template with the request's prompt, the text (NULL: none), the prompt's
+ * answer (NULL: none) and the word of this number.  Errors of hzp_tokenizer_encode. */
+int hzp_rollout_question(const struct hzp_rollouts *r, const struct hzp_verifier *v,
+                         const struct hzp_request *rq, json_t *text, const char *answer, int word,
+                         struct hzp_tokens *out, struct hzp_err_text *reterr);
+/* Has the log-probabilities of the tokens computed as a prompt, by the version, NULL: by the one
+ * that serves.  HZP_EBUSY: not now; errors of hzp_scheduler_submit. */
+int hzp_rollout_compute(struct hzp_rollouts *r, const int32_t *token, int32_t count,
+                        struct hzp_version *version, struct hzp_request **ret,
+                        struct hzp_err_text *reterr);
+/* Whether they are there; false also where it failed. */
+bool hzp_rollout_computed(const struct hzp_request *rq);
 
 /* Takes hold of the job's reference, if it wants one, and lets go of it.  The lock is released
  * meanwhile.  HZP_ECANCELED: the server stops. */

@@ -3,6 +3,7 @@
 
 #include "base/arena.h"
 #include "base/json.h"
+#include "base/words.h"
 #include "text/tokenizer/pattern.h"
 
 #include <ctype.h>
@@ -10,10 +11,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum kind { EXACT, NUMBER, BOXED, REGEX, JSON, LENGTH, CLIENT, COMMAND, KINDS };
-static const char *const kind_name[KINDS] = {"exact", "number", "boxed",  "regex",
-                                             "json",  "length", "client", "command"};
+enum kind { EXACT, NUMBER, BOXED, REGEX, JSON, LENGTH, CLIENT, COMMAND, MODEL, KINDS };
+static const char *const kind_name[KINDS] = {"exact",  "number", "boxed",   "regex", "json",
+                                             "length", "client", "command", "model"};
 static const double timeout_client = 600, timeout_command = 60, timeout_max = 86400;
+static const char *const mark[] = {"{text}", "{prompt}", "{answer}"}; /* of a template */
 enum { TOKENS_MAX = 1 << 20 };
 
 struct hzp_verifier {
@@ -21,6 +23,7 @@ struct hzp_verifier {
     struct hzp_pattern *pattern; /* REGEX */
     struct hzp_matcher *matcher;
     double tokens, seconds;
+    json_t *rule; /* MODEL */
 };
 
 static int read_positive(const json_t *rule, const char *name, double preset, double max,
@@ -51,16 +54,51 @@ static int compile(const json_t *rule, struct hzp_verifier *v, struct hzp_err_te
     return v->matcher ? HZP_OK : hzp_fail(reterr, HZP_ENOMEM, "no memory for reward.pattern now");
 }
 
-/* Members that a rule of this kind has beside type. */
+static int read_model(const json_t *rule, struct hzp_verifier *v, struct hzp_err_text *reterr)
+{
+    const json_t *template = json_object_get(rule, "template");
+    const json_t *words = json_object_get(rule, "words"), *pinned = json_object_get(rule, "pinned");
+    const char *text = hzp_json_is_text(template) ? json_string_value(template) : "", *at,
+               *w[2] = {"", ""};
+    bool good = *text && json_string_length(template) <= HZP_VERIFY_TEMPLATE_MAX;
+    for (int i = 0; i < HZP_COUNT(mark); i++) {
+        at = strstr(text, mark[i]);
+        good &= at ? !strstr(at + 1, mark[i]) : i > 0;
+    }
+    if (!good)
+        return hzp_wrong(reterr, "reward.template",
+                         "must be a text of at most %d bytes with {text}, where the answer goes, "
+                         "and perhaps {prompt} and {answer}, each once",
+                         HZP_VERIFY_TEMPLATE_MAX);
+    good = json_array_size(words) == 2;
+    for (size_t i = 0; i < 2 && good; i++) {
+        const json_t *word = json_array_get(words, i);
+        w[i] = hzp_json_is_text(word) ? json_string_value(word) : "";
+        good = *w[i] && json_string_length(word) <= HZP_VERIFY_WORD_MAX;
+    }
+    if (!good || !strncmp(w[0], w[1], strlen(w[0])) || !strncmp(w[0], w[1], strlen(w[1])))
+        return hzp_wrong(reterr, "reward.words",
+                         "must be two texts of 1 to %d bytes, neither the beginning of the other",
+                         HZP_VERIFY_WORD_MAX);
+    if (pinned && !json_is_boolean(pinned))
+        return hzp_wrong(reterr, "reward.pinned", "must be true or false");
+    v->rule = json_incref((json_t *)(uintptr_t)rule);
+    return read_positive(rule, "timeout", timeout_client, timeout_max, &v->seconds, reterr);
+}
+
+/* Members that a rule of this kind has beside type, with blanks between them. */
 static int check_members(const json_t *rule, enum kind kind, struct hzp_err_text *reterr)
 {
-    static const char *const own[KINDS] = {
-        [REGEX] = "pattern", [LENGTH] = "tokens", [CLIENT] = "timeout", [COMMAND] = "timeout"};
+    static const char *const own[KINDS] = {[REGEX] = "pattern",
+                                           [LENGTH] = "tokens",
+                                           [CLIENT] = "timeout",
+                                           [COMMAND] = "timeout",
+                                           [MODEL] = "template words pinned timeout"};
     const char *name;
     json_t *value;
     json_object_foreach((json_t *)(uintptr_t)rule, name, value)
     {
-        if (strcmp(name, "type") != 0 && (!own[kind] || strcmp(name, own[kind]) != 0))
+        if (strcmp(name, "type") != 0 && (!own[kind] || !hzp_among(own[kind], name)))
             return hzp_fail_param(reterr, HZP_EINVAL, "reward",
                                   "a reward of type %s has no field \"%.40s\"", kind_name[kind],
                                   name);
@@ -76,12 +114,14 @@ int hzp_verifier_create(const json_t *rule, struct hzp_verifier **ret, struct hz
         kind++;
     if (kind == KINDS)
         return hzp_wrong(reterr, "reward.type",
-                         "must be exact, number, boxed, regex, json, length, client or command");
+                         "must be exact, number, boxed, regex, json, length, client, command or "
+                         "model");
     HZP_TRY(check_members(rule, (enum kind)kind, reterr));
     struct hzp_verifier *v = hzp_xcalloc(1, sizeof(*v));
     v->kind = (enum kind)kind;
     r = kind == REGEX    ? compile(rule, v, reterr)
         : kind == LENGTH ? read_positive(rule, "tokens", 0, TOKENS_MAX, &v->tokens, reterr)
+        : kind == MODEL  ? read_model(rule, v, reterr)
         : kind == CLIENT || kind == COMMAND
             ? read_positive(rule, "timeout", kind == CLIENT ? timeout_client : timeout_command,
                             timeout_max, &v->seconds, reterr)
@@ -99,6 +139,7 @@ void hzp_verifier_destroy(struct hzp_verifier *v)
         return;
     hzp_pattern_free(v->pattern);
     hzp_matcher_free(v->matcher);
+    json_decref(v->rule);
     free(v);
 }
 
@@ -109,7 +150,8 @@ const char *hzp_verifier_name(const struct hzp_verifier *v)
 
 bool hzp_verifier_needs_reference(const struct hzp_verifier *v)
 {
-    return v->kind <= BOXED;
+    return v->kind <= BOXED ||
+           (v->rule && strstr(json_string_value(json_object_get(v->rule, "template")), mark[2]));
 }
 
 bool hzp_verifier_is_client(const struct hzp_verifier *v)
@@ -125,6 +167,38 @@ double hzp_verifier_seconds(const struct hzp_verifier *v)
 bool hzp_verifier_is_command(const struct hzp_verifier *v)
 {
     return v->kind == COMMAND;
+}
+
+bool hzp_verifier_is_model(const struct hzp_verifier *v)
+{
+    return v->kind == MODEL;
+}
+
+bool hzp_verifier_is_pinned(const struct hzp_verifier *v)
+{
+    return json_is_true(json_object_get(v->rule, "pinned"));
+}
+
+int hzp_verifier_question(const struct hzp_verifier *v, const json_t *said, int word,
+                          struct hzp_textbuf *out)
+{
+    const char *at = json_string_value(json_object_get(v->rule, "template")), *from = at;
+    const json_t *behind = json_array_get(json_object_get(v->rule, "words"), (size_t)word);
+    while ((at = strchr(at, '{')) != NULL) {
+        int i = 0;
+        while (i < HZP_COUNT(mark) && strncmp(at, mark[i], strlen(mark[i])) != 0)
+            i++;
+        if (i == HZP_COUNT(mark)) {
+            at++;
+            continue;
+        }
+        const json_t *text = json_object_getn(said, mark[i] + 1, strlen(mark[i]) - 2);
+        HZP_TRY(hzp_textbuf_append(out, from, (size_t)(at - from)));
+        HZP_TRY(hzp_textbuf_append(out, json_string_value(text), json_string_length(text)));
+        from = at += strlen(mark[i]);
+    }
+    HZP_TRY(hzp_textbuf_append(out, from, strlen(from)));
+    return hzp_textbuf_append(out, json_string_value(behind), json_string_length(behind));
 }
 
 /* ---- rules ---- */

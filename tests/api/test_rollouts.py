@@ -7,6 +7,7 @@
 The server and its client are those of test_api.py.
 """
 import json
+import math
 import os
 import pathlib
 import shlex
@@ -484,6 +485,60 @@ def test_a_command_rewards():
             assert says in job["reason"] and "5 times in a row" in job["reason"], (says, job)
             assert server.complete(max_tokens=1).choices
             close(server)
+
+
+SCORES = {"type": "model", "template": "{prompt}{text} I like {it}, says {answer}, and {", "words": [" green", " red."]}
+
+
+def scored(server, path, judge):
+    """The rows of a job, whose rewards are what `judge` computes of the same texts; and how far apart two are."""
+    answer = dict(zip(PROMPTS, "abcde"))
+    until(lambda: look(server, path)["samples"]["rewarded"] == 20)
+    take = "/v1/samples?consumer=judge&count=256&columns=prompt,text,reward"
+    got = json.loads(server.get(take))
+    server.get(f"{take}&done={got['lease']}")
+    end(server, path)
+    assert len(got["data"]) == 20, got
+    for row in got["data"]:
+        text = SCORES["template"].replace("{text}", row["text"]).replace("{answer}", answer[row["prompt"]])
+        said = []
+        for word in SCORES["words"]:
+            choice = judge.complete(prompt=text.replace("{prompt}", row["prompt"]) + word, max_tokens=0, echo=True,
+                                    logprobs=0).choices[0]
+            said.append(sum(choice.logprobs.token_logprobs[1:]))
+        want = 1 / (1 + math.exp(said[1] - said[0]))
+        assert abs(row["reward"] - want) < 1e-3, (row, want)
+    return [row["reward"] for row in got["data"]]
+
+
+def test_a_model_rewards():
+    """The served model says how much likelier one word is than another behind a text with the answer.  A pinned one stays
+    what it was when the job began; what cannot be asked is refused, or lost, and holds up no group."""
+    asked = {"train": False, "consumers": ["judge"], "n": 4, "answers": list("abcde"), "reward": SCORES}
+    with Server(*LEARNS, "--slots", "3") as server, Server("--no-train") as judge:
+        got = scored(server, begin(server, **asked), judge)
+        assert max(got) > 2 * min(got) and all(0 < reward < 1 for reward in got), got
+        path = begin(server, updates=4, answers=list("abcde"), reward={**SCORES, "pinned": True})
+        curve = end(server, path)["curve"]
+        assert len(curve) == 4, curve
+        until(lambda: look(server, "/v1/weights")["slots_free"] == 2)
+        try:
+            scored(server, begin(server, **asked), judge)
+            raise RuntimeError("rewards are of the model from before it learned")
+        except AssertionError:
+            pass
+        scored(server, begin(server, **asked), server)  # of the one that serves now
+        job = end(server, begin(server, train=False, answers=list("abcde"), reward={**SCORES, "timeout": 1e-6}))
+        assert job["samples"]["lost"] == job["samples"]["answered"] == 40 and job["reward_mean"] is None, job
+        for field, value in (("template", None), ("template", "no answer"), ("template", "{text}{text}"),
+                             ("template", "{text}" + "x" * 8192), ("template", "{text}" + " word" * 1600),
+                             ("words", ["a"]), ("words", ["a", "ab"]), ("words", ["a", ""]), ("words", "ab"),
+                             ("pinned", 1), ("timeout", 0)):
+            refused(server, "reward." + field, reward={**SCORES, field: value}, answers=list("abcde"))
+        refused(server, "answers", "one for each prompt", reward=SCORES)
+        refused(server, "reward", "no field", reward={**SCORES, "version": 1})
+    with Server(*LEARNS) as server:
+        refused(server, "reward.pinned", "--slots 3", reward={**SCORES, "pinned": True}, answers=list("abcde"))
 
 
 def test_jobs_take_turns_and_are_cancelled():

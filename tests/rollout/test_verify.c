@@ -89,6 +89,13 @@ static void refused(void **state)
         {"{\"type\": \"length\"}", "reward.tokens"},
         {"{\"type\": \"length\", \"tokens\": 0}", "reward.tokens"},
         {"{\"type\": \"client\", \"timeout\": \"1\"}", "reward.timeout"},
+        {"{\"type\": \"model\", \"words\": [\"a\", \"b\"]}", "reward.template"},
+        {"{\"type\": \"model\", \"template\": \"{prompt}\", \"words\": [\"a\", \"b\"]}",
+         "reward.template"},
+        {"{\"type\": \"model\", \"template\": \"{text}\"}", "reward.words"},
+        {"{\"type\": \"model\", \"template\": \"{text}\", \"words\": [\"ab\", \"a\"]}",
+         "reward.words"},
+        {"{\"type\": \"model\", \"template\": \"{text}\", \"pattern\": \"a\"}", "reward"},
     };
     for (int i = 0; i < HZP_COUNT(row); i++) {
         struct hzp_verifier *v;
@@ -100,8 +107,31 @@ static void refused(void **state)
     }
 }
 
+/* Names stand for what is said, once, and nothing that is said stands for anything. */
+static void questions(void **state)
+{
+    json_auto_t *rule = json_loads("{\"type\": \"model\", \"words\": [\" yes\", \" no\"], "
+                                   "\"template\": \"{{text} {b} {prompt}{\"}",
+                                   0, NULL);
+    json_auto_t *said = json_loads("{\"text\": \"{prompt}\", \"prompt\": \"{text}\"}", 0, NULL);
+    struct hzp_verifier *v;
+    assert_int_equal(hzp_verifier_create(rule, &v, NULL), HZP_OK);
+    assert_true(hzp_verifier_is_model(v) && !hzp_verifier_is_pinned(v));
+    assert_false(hzp_verifier_needs_reference(v));
+    for (int w = 0; w < 2; w++) {
+        struct hzp_textbuf text = {NULL, 0, 0};
+        static const char *const want[] = {"{{prompt} {b} {text}{ yes", "{{prompt} {b} {text}{ no"};
+        assert_int_equal(hzp_verifier_question(v, said, w, &text), HZP_OK);
+        assert_int_equal(text.bytes, strlen(want[w]));
+        assert_memory_equal(text.data, want[w], text.bytes);
+        hzp_textbuf_fini(&text);
+    }
+    hzp_verifier_destroy(v);
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(rules), cmocka_unit_test(refused)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(rules), cmocka_unit_test(refused),
+                                       cmocka_unit_test(questions)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
