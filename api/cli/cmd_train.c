@@ -209,6 +209,7 @@ static void describe_data(struct run *run, const struct data *data)
             hash = (hash ^ ((uint64_t)(uint32_t)s->token[k] << 1 | s->learn[k])) * 0x100000001b3u;
         hash = hash_words(hash, s->weight, s->weight ? s->count : 0);
         hash = hash_words(hash, s->how, s->how ? HZP_ROW_LOSS_WORDS * s->count : 0);
+        hash = hash_words(hash, s->soft, HZP_SOFT_WORDS * s->softs);
         hash = (hash ^ 0xffffffffffu) * 0x100000001b3u; /* marks the end of a sample */
     }
     snprintf(run->note, sizeof(run->note),

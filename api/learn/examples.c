@@ -148,13 +148,13 @@ static int push_sample(struct hzp_parse *p, int32_t *token, uint8_t *learn, floa
         p->room = room;
     }
     struct hzp_sample *sample =
-        hzp_sample_create_losses(token, learn, weight, p->losses ? p->how : NULL, count);
+        hzp_sample_create_soft(token, learn, weight, p->losses ? p->how : NULL, p->soft, count);
     if (!sample)
         return hzp_parse_no_memory(p);
     p->sample[p->count++] = sample;
     size_t each = sizeof(*token) + sizeof(*learn) + (sample->weight ? sizeof(*weight) : 0) +
                   (sample->how ? sizeof(*sample->how) : 0);
-    p->held += sizeof(*sample) + (size_t)count * each;
+    p->held += sizeof(*sample) + (size_t)count * each + (size_t)sample->softs * sizeof(*p->soft);
     return HZP_OK;
 }
 
@@ -561,7 +561,8 @@ static int check_fields(struct hzp_parse *p, json_t *object)
         "prompt completion text tokens learn messages tools documents output "
         "conversations input instruction system history functions "
         "chat_template_kwargs";
-    static const char beside_tokens[] = "weights loss logprobs advantages reference_logprobs";
+    static const char beside_tokens[] =
+        "weights loss targets logprobs advantages reference_logprobs";
     const char *name;
     json_t *value;
     const struct hzp_example_fields *named = p->fields ? p->fields : &p->ex->fields;

@@ -302,6 +302,7 @@ static void free_scratch(struct hzp_parse *p)
     free(p->learn);
     free(p->weight);
     free(p->how);
+    free(p->soft);
 }
 
 int hzp_parse_take(struct hzp_parse *p, int r, struct hzp_sample ***ret, int32_t *ret_count)

@@ -40,8 +40,9 @@ struct hzp_parse {
     uint8_t *learn;
     float *weight;            /* weights of a conversation in plain lines */
     struct hzp_row_loss *how; /* one for each token, if the example has `losses` */
+    struct hzp_soft *soft;    /* as hzp_sample_create_soft() wants them */
     bool losses;
-    size_t learn_room, weight_room, how_room;
+    size_t learn_room, weight_room, how_room, soft_room;
     bool pairs, paired;       /* pairs of answers may be, and are, among the examples */
     struct hzp_sample **asks; /* paraphrases that are kept, owned */
     int32_t asks_count;
@@ -72,7 +73,7 @@ int hzp_parse_too_long(struct hzp_parse *p, const char *field, size_t n);
 /* Of an example whose parsing gave r: in a file one that is wrong does not end the parsing. */
 int hzp_parse_look_on(struct hzp_parse *p, int r);
 /* Reads what may stand beside n tokens into p->weight, which has room for them, and p->how;
- * p->learn is known.  *ret_weight NULL: no weights. */
+ * and p->soft; p->learn is known.  *ret_weight NULL: no weights. */
 int hzp_parse_losses(struct hzp_parse *p, const json_t *object, size_t n, float **ret_weight);
 /* The loss of a pair; NULL: DPO. */
 int hzp_parse_pair_loss(struct hzp_parse *p, const json_t *loss, struct hzp_row_loss *ret);

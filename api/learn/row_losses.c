@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* api/learn/row_losses.c - what stands beside tokens in an example: weights, a loss, columns. */
+/* api/learn/row_losses.c - what stands beside tokens in an example: weights, a loss, columns, soft
+ * targets. */
 #include <math.h>
 #include <string.h>
 
@@ -7,6 +8,7 @@
 #include "base/words.h"
 #include "text/chat/learned.h"
 
+static const double sum_slack = 1e-3; /* of probabilities that a client has rounded */
 enum { ADVANTAGE_MAX = 1000, LOGPROB_MIN = -10000, BOUND_MAX = 1000000 };
 
 /* NULL: no example has it. */
@@ -108,9 +110,70 @@ static int read_kind(struct hzp_parse *p, const json_t *loss, bool pair, struct 
     return HZP_OK;
 }
 
+/* [[token, p], ..] of token i; null instead of one token: all others together. */
+static int read_soft(struct hzp_parse *p, const json_t *list, size_t i, struct hzp_soft *ret)
+{
+    size_t n = json_array_size(list);
+    double sum = 0;
+    *ret = (struct hzp_soft){.rest = 0};
+    if (!n || n > HZP_SOFT_MAX + 1)
+        return hzp_parse_bad(p, "targets", "entry %zu is not a list of 1 to %d pairs [token, p]", i,
+                             HZP_SOFT_MAX);
+    for (size_t k = 0; k < n; k++) {
+        const json_t *pair = json_array_get(list, k), *id = json_array_get(pair, 0);
+        double v = json_number_value(json_array_get(pair, 1));
+        if (json_array_size(pair) != 2 || !json_is_number(json_array_get(pair, 1)))
+            return hzp_parse_bad(p, "targets", "entry %zu: pair %zu is not [token, p]", i, k);
+        bool known = json_is_integer(id) && json_integer_value(id) >= 0 &&
+                     json_integer_value(id) < p->ex->vocab;
+        if (!known && !json_is_null(id))
+            return hzp_parse_bad(p, "targets", "entry %zu: pair %zu has no token id from 0 to %d",
+                                 i, k, p->ex->vocab - 1);
+        for (size_t j = 0; j < k; j++)
+            if (json_equal(id, json_array_get(json_array_get(list, j), 0)))
+                return hzp_parse_bad(p, "targets", "entry %zu: pair %zu names a token again", i, k);
+        sum += v;
+        if (!(v >= 0 && sum <= 1 + sum_slack))
+            return hzp_parse_bad(p, "targets",
+                                 "entry %zu: pair %zu: probabilities are from 0 to 1, and so is "
+                                 "their sum",
+                                 i, k);
+        if (known && ret->count == HZP_SOFT_MAX)
+            return hzp_parse_bad(p, "targets", "entry %zu has more than %d tokens", i,
+                                 HZP_SOFT_MAX);
+        *(known ? &ret->p[ret->count] : &ret->rest) = (float)v;
+        if (known)
+            ret->token[ret->count++] = (int32_t)json_integer_value(id);
+    }
+    return ret->count && sum > 0
+               ? HZP_OK
+               : hzp_parse_bad(p, "targets", "entry %zu has no token with a probability", i);
+}
+
+/* Soft targets of the tokens that have some; the others are learned as they are. */
+static int read_targets(struct hzp_parse *p, const json_t *targets, size_t n)
+{
+    size_t softs = 0;
+    if (!json_is_array(targets) || json_array_size(targets) != n)
+        return hzp_parse_bad(p, "targets", "must be an array of %zu, one for each token", n);
+    for (size_t i = 0; i < n; i++) {
+        const json_t *list = json_array_get(targets, i);
+        if (json_is_null(list))
+            continue;
+        if (!i || !p->learn[i])
+            return hzp_parse_bad(p, "targets", "entry %zu is of a token that is not learned", i);
+        if (hzp_text_grow((void **)&p->soft, &p->soft_room, softs + 1, sizeof(*p->soft)) < 0)
+            return hzp_parse_no_memory(p);
+        HZP_TRY(read_soft(p, list, i, &p->soft[softs++]));
+        p->how[i].kind = HZP_LOSS_SOFT;
+    }
+    return HZP_OK;
+}
+
 int hzp_parse_losses(struct hzp_parse *p, const json_t *object, size_t n, float **ret_weight)
 {
     const json_t *loss = json_object_get(object, "loss");
+    const json_t *targets = json_object_get(object, "targets");
     const size_t each = sizeof(*p->how);
     struct hzp_row_loss all;
     *ret_weight = NULL;
@@ -124,9 +187,15 @@ int hzp_parse_losses(struct hzp_parse *p, const json_t *object, size_t n, float 
     for (int i = 0; !loss && i < HZP_COUNT(columns); i++)
         if (json_object_get(object, columns[i]))
             return hzp_parse_bad(p, columns[i], "is read with a loss only");
-    if (!loss)
+    if (!loss && !targets)
         return HZP_OK;
-    HZP_TRY(read_kind(p, loss, false, &all));
+    all = (struct hzp_row_loss){.kind = HZP_LOSS_XENT, .inv_temperature = 1};
+    if (loss)
+        HZP_TRY(read_kind(p, loss, false, &all));
+    if (targets && all.kind != HZP_LOSS_XENT)
+        return hzp_parse_bad(p, "targets", "are of the loss xent only");
+    if (targets && all.kl != 0)
+        return hzp_parse_bad(p, "targets", "cannot be given with loss.kl");
     if (hzp_text_grow((void **)&p->how, &p->how_room, HZP_MAX(n, 1), each) < 0)
         return hzp_parse_no_memory(p);
     for (size_t i = 0; i < n; i++)
@@ -137,7 +206,7 @@ int hzp_parse_losses(struct hzp_parse *p, const json_t *object, size_t n, float 
         HZP_TRY(read_column(p, object, "advantages", n, is_advantage, &p->how->advantage, each));
     }
     if (all.kl == 0)
-        return HZP_OK;
+        return targets ? read_targets(p, targets, n) : HZP_OK;
     return read_column(p, object, "reference_logprobs", n, is_logprob, &p->how->reference, each);
 }
 

@@ -293,7 +293,7 @@ def check_version_action(server):
 
 # What stands beside a field of an example.
 EXAMPLES = {"completion": {"prompt": "a"}, "prompt": {"completion": "a"}, "learn": {"tokens": [1, 2]},
-            "weights": {"tokens": [1, 2]}, "loss": {"tokens": [1, 2]},
+            "weights": {"tokens": [1, 2]}, "loss": {"tokens": [1, 2]}, "targets": {"tokens": [1, 2]},
             "logprobs": {"tokens": [1, 2], "loss": {"kind": "is"}, "advantages": 1},
             "advantages": {"tokens": [1, 2], "loss": {"kind": "is"}, "logprobs": -1},
             "reference_logprobs": {"tokens": [1, 2], "loss": {"kind": "xent", "kl": 1}},

@@ -257,6 +257,51 @@ static void test_losses(void **state)
     refuse("{\"text\": \"a\", \"weights\": 2}", "lines[1].weights", "not a field");
 }
 
+static void test_targets(void **state)
+{
+    static const char body[] =
+        "{\"tokens\": [5, 6, 7, 8], \"learn\": [0, 1, 0, 1], \"weights\": [0, 2, 0, 3],"
+        " \"targets\": [null, null, null, [[3, 0.5], [null, 0.125], [8, 0.25]]]}";
+    struct hzp_sample **sample;
+    int32_t count;
+    struct hzp_err_text err;
+    assert_int_equal(hzp_examples_parse(&ex, body, strlen(body), NULL, &sample, &count, &err),
+                     HZP_OK);
+    assert_int_equal(count, 1);
+    const struct hzp_soft want = {.count = 2, .token = {3, 8}, .p = {0.5f, 0.25f}, .rest = 0.125f};
+    assert_int_equal(sample[0]->softs, 1);
+    assert_memory_equal(sample[0]->soft, &want, sizeof(want));
+    assert_int_equal(sample[0]->how[1].kind, HZP_LOSS_XENT);
+    assert_int_equal(sample[0]->how[3].kind, HZP_LOSS_SOFT);
+    assert_true(sample[0]->how[3].inv_temperature == 1 && sample[0]->weight[3] == 3);
+    hzp_examples_free(sample, count);
+    refuse(TOKENS "\"targets\": {}}", "lines[1].targets", "array of 3");
+    refuse(TOKENS "\"targets\": [null, [[1, 1]]]}", "lines[1].targets", "array of 3");
+    refuse(TOKENS "\"targets\": [null, [[1, 1]], null]}", "lines[1].targets",
+           "entry 1 is of a token that is not learned");
+    refuse(TOKENS "\"targets\": [null, null, []]}", "lines[1].targets", "entry 2 is not a list");
+    refuse(TOKENS "\"targets\": [null, null, [[1]]]}", "lines[1].targets",
+           "entry 2: pair 0 is not [token, p]");
+    refuse(TOKENS "\"targets\": [null, null, [[1, \"1\"]]]}", "lines[1].targets", "pair 0");
+    refuse(TOKENS "\"targets\": [null, null, [[1, 0.5], [-1, 0.5]]]}", "lines[1].targets",
+           "entry 2: pair 1 has no token id");
+    refuse(TOKENS "\"targets\": [null, null, [[1, 0.5], [1, 0.5]]]}", "lines[1].targets",
+           "pair 1 names a token again");
+    refuse(TOKENS "\"targets\": [null, null, [[1, 0.75], [2, 0.5]]]}", "lines[1].targets",
+           "pair 1: probabilities");
+    refuse(TOKENS "\"targets\": [null, null, [[1, -0.5]]]}", "lines[1].targets", "pair 0");
+    refuse(TOKENS "\"targets\": [null, null, [[1, 0]]]}", "lines[1].targets", "probability");
+    refuse(TOKENS "\"targets\": [null, null, [[null, 1]]]}", "lines[1].targets", "no token");
+    refuse(TOKENS "\"targets\": [null, null, [[1, 1]]], \"loss\": {\"kind\": \"is\"}}",
+           "lines[1].targets", "xent only");
+    refuse("{\"text\": \"a\", \"targets\": []}", "lines[1].targets", "not a field");
+    char many[600] = TOKENS "\"targets\": [null, null, [[0, 0]";
+    for (int i = 1; i <= HZP_SOFT_MAX; i++)
+        snprintf(many + strlen(many), sizeof(many) - strlen(many), ", [%d, 0.01]", i);
+    strcat(many, "]]}");
+    refuse(many, "lines[1].targets", "more than 20 tokens");
+}
+
 static void test_columns(void **state)
 {
     ex.split = true;
@@ -728,6 +773,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_boundary_pieces, open_pieces, close_all),
         cmocka_unit_test_setup_teardown(test_refusals_pieces, open_pieces, close_all),
         cmocka_unit_test_setup_teardown(test_refusals, open_bytes, close_all),
+        cmocka_unit_test_setup_teardown(test_targets, open_bytes, close_all),
         cmocka_unit_test_setup_teardown(test_losses, open_bytes, close_all),
         cmocka_unit_test_setup_teardown(test_columns, open_pieces, close_all),
         cmocka_unit_test_setup_teardown(test_pieces, open_bytes, close_all),

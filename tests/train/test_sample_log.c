@@ -70,7 +70,14 @@ static struct hzp_sample *make_sample(int64_t n, int64_t first, int32_t size)
                                        .inv_temperature = 1.0f / (float)(1 + i),
                                        .old = -(float)(n % 7),
                                        .advantage = (float)i - 3};
-    return hzp_sample_create_losses(token, learn, n % 3 ? NULL : weight, n % 5 ? NULL : how, count);
+    struct hzp_soft soft[32]; /* of those of that kind */
+    int32_t softs = 0;
+    for (int32_t i = 1; i < count; i++)
+        if (learn[i] && how[i].kind == HZP_LOSS_SOFT)
+            soft[softs++] = (struct hzp_soft){
+                .count = 2, .token = {i, 40 + i}, .p = {0.5f, 0.25f}, .rest = 0.1f};
+    return hzp_sample_create_soft(token, learn, n % 3 ? NULL : weight, n % 5 ? NULL : how, soft,
+                                  count);
 }
 
 static int append_body(struct hzp_sample_log *log, int64_t first, int32_t size, int64_t *ret_first)
@@ -108,6 +115,10 @@ static void check_all(struct hzp_sample_log *log, int64_t last)
             if (want->how)
                 assert_memory_equal(sample[i]->how, want->how,
                                     (size_t)want->count * sizeof(*want->how));
+            assert_int_equal(sample[i]->softs, want->softs);
+            if (want->softs)
+                assert_memory_equal(sample[i]->soft, want->soft,
+                                    (size_t)want->softs * sizeof(*want->soft));
             if (sample[i]->token[1] == next) {
                 assert_int_equal(body_end, next - 1);
                 body_end = next - 1 + sample[i]->token[2];
@@ -423,6 +434,7 @@ static void test_upgrade(void **state)
            "ALTER TABLE versions DROP COLUMN gate_after; DROP TABLE names; DROP TABLE marks;"
            "DROP TABLE sessions; DROP TABLE sources; DROP TABLE lessons;"
            "DROP TABLE passes; ALTER TABLE versions DROP COLUMN sites;"
+           "ALTER TABLE samples DROP COLUMN softs;"
            "PRAGMA user_version = 1");
     assert_int_equal(hzp_sample_log_open(p->path, "another", &other, &text), HZP_EINVAL);
     change(p, "CREATE TABLE bodies (a); DROP TABLE bodies"); /* it was not upgraded */

@@ -129,6 +129,18 @@ static void sort_bins(struct hzp_draw *d)
     free(number);
 }
 
+static void add_sample(const struct hzp_sample *s, struct hzp_micro *micro)
+{
+    int32_t at = micro->learned, soft = 0;
+    int r = hzp_micro_add_losses(micro, s->token, s->learn, s->weight, s->how, s->count);
+    HZP_ASSERT(r >= 0);
+    for (int32_t i = 1; soft < s->softs && i < s->count; i++) {
+        if (s->learn[i] && s->how[i].kind == HZP_LOSS_SOFT)
+            hzp_micro_soften(micro, at, &s->soft[soft++]);
+        at += s->learn[i] != 0;
+    }
+}
+
 static void write_works(struct hzp_draw *d, const struct hzp_draw_limits *limits,
                         struct hzp_micro *micro)
 {
@@ -146,11 +158,8 @@ static void write_works(struct hzp_draw *d, const struct hzp_draw_limits *limits
         if (bin % each == 0)
             hzp_paths_note(&d->paths, &micro->path, limits->deck.layers, bin == 0);
         for (int32_t i = 0; i < d->count; i++) {
-            const struct hzp_sample *s = d->sample[i];
-            if (d->bin[i] != bin)
-                continue;
-            int r = hzp_micro_add_losses(micro, s->token, s->learn, s->weight, s->how, s->count);
-            HZP_ASSERT(r >= 0);
+            if (d->bin[i] == bin)
+                add_sample(d->sample[i], micro);
         }
         hzp_works_add(&d->works, &(struct hzp_work){.kind = HZP_WORK_MICRO, .first = bin == 0},
                       micro);

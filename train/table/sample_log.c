@@ -13,12 +13,12 @@
 
 enum {
     APPLICATION_ID = 0x485a5053, /* "HZPS": the application id that SQLite stores in the file */
-    SCHEMA_VERSION = 8,
+    SCHEMA_VERSION = 9,
     BODY_KEPT_MS = 86400000, /* how long a body's key is known: a day */
 };
 
 /* A sample's tokens are stored as 4-byte little-endian words, followed by one bit per token:
- * learn; where it has weights, by those, too, as the words of their bits. */
+ * learn; where it has weights, losses, soft targets, by those, too, as the words of their bits. */
 static const char schema[] =
     "CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;"
     "CREATE TABLE samples (sequence_number INTEGER PRIMARY KEY, count INTEGER NOT NULL,"
@@ -78,21 +78,19 @@ static const char schema7[] =
 /* What version 8 added: the sites with whose averages a version was made, as bits. */
 static const char schema8[] = "ALTER TABLE versions ADD COLUMN sites INTEGER NOT NULL DEFAULT 0;";
 
+/* What version 9 added: how many of a sample's tokens have soft targets. */
+static const char schema9[] = "ALTER TABLE samples ADD COLUMN softs INTEGER NOT NULL DEFAULT 0;";
+
 #define NEWEST_CHECKPOINT "(SELECT name FROM checkpoints ORDER BY id DESC LIMIT 1)"
 
 static const struct {
     int version;
     const char *sql;
-} schemas[] = {{1, schema},
-               {2, schema2},
-               {3, schema3},
-               {5, schema5},
-               {6, schema6},
-               {7, schema7},
-               {SCHEMA_VERSION, schema8}};
+} schemas[] = {{1, schema},  {2, schema2}, {3, schema3}, {5, schema5},
+               {6, schema6}, {7, schema7}, {8, schema8}, {SCHEMA_VERSION, schema9}};
 
 static const char sql_read[] =
-    "SELECT sequence_number, count, data, checksum, done, learned FROM samples"
+    "SELECT sequence_number, count, data, checksum, softs, done, learned FROM samples"
     " LEFT JOIN passes ON name = " NEWEST_CHECKPOINT " AND passes.last >= sequence_number"
     " AND passes.first = (SELECT max(first) FROM passes WHERE name = " NEWEST_CHECKPOINT
     " AND first <= sequence_number)"
@@ -103,10 +101,11 @@ static const char sql_read[] =
     " ORDER BY sequence_number LIMIT ?2";
 
 /* A sample with room for its arrays; NULL: out of memory. */
-static struct hzp_sample *sample_alloc(int32_t count, bool weighted, bool losses)
+static struct hzp_sample *sample_alloc(int32_t count, bool weighted, bool losses, int32_t softs)
 {
     size_t n = (size_t)count, words = 1 + weighted + losses * HZP_ROW_LOSS_WORDS;
-    struct hzp_sample *sample = malloc(sizeof(*sample) + n * (4 * words + 1));
+    size_t more = (size_t)softs * HZP_SOFT_WORDS;
+    struct hzp_sample *sample = malloc(sizeof(*sample) + 4 * (n * words + more) + n);
     if (!sample)
         return NULL;
     sample->sequence_number = 0;
@@ -116,19 +115,30 @@ static struct hzp_sample *sample_alloc(int32_t count, bool weighted, bool losses
     sample->token = (int32_t *)(void *)(sample + 1);
     sample->weight = weighted ? (float *)(void *)(sample->token + count) : NULL;
     sample->how = losses ? (void *)(sample->token + (1 + weighted) * n) : NULL;
-    sample->learn = (uint8_t *)(sample->token + words * n);
+    sample->soft = softs ? (void *)(sample->token + words * n) : NULL;
+    sample->softs = softs;
+    sample->learn = (uint8_t *)(sample->token + words * n + more);
     return sample;
 }
 
-struct hzp_sample *hzp_sample_create_losses(const int32_t *token, const uint8_t *learn,
-                                            const float *weight, const struct hzp_row_loss *how,
-                                            int32_t count)
+static int32_t count_softs(const uint8_t *learn, const struct hzp_row_loss *how, int32_t count)
 {
-    HZP_ASSERT(count >= 0);
+    int32_t n = 0;
+    for (int32_t i = 1; how && i < count; i++)
+        n += learn[i] && how[i].kind == HZP_LOSS_SOFT;
+    return n;
+}
+
+struct hzp_sample *hzp_sample_create_soft(const int32_t *token, const uint8_t *learn,
+                                          const float *weight, const struct hzp_row_loss *how,
+                                          const struct hzp_soft *soft, int32_t count)
+{
+    int32_t softs = count_softs(learn, how, count);
+    HZP_ASSERT(count >= 0 && (soft || !softs));
     bool weighted = false;
     for (int32_t i = 0; weight && i < count; i++)
         weighted |= learn[i] && weight[i] != 1;
-    struct hzp_sample *sample = sample_alloc(count, weighted, how && count);
+    struct hzp_sample *sample = sample_alloc(count, weighted, how && count, softs);
     if (!sample || !count)
         return sample;
     memcpy(sample->token, token, (size_t)count * sizeof(*token));
@@ -137,6 +147,8 @@ struct hzp_sample *hzp_sample_create_losses(const int32_t *token, const uint8_t 
         sample->weight[i] = learn[i] ? weight[i] : 1;
     for (int32_t i = 0; how && i < count; i++)
         sample->how[i] = learn[i] ? how[i] : (struct hzp_row_loss){.inv_temperature = 1};
+    if (softs)
+        memcpy(sample->soft, soft, (size_t)softs * sizeof(*soft));
     return sample;
 }
 
@@ -443,18 +455,20 @@ void hzp_sample_log_close(struct hzp_sample_log *log)
 
 /* --- Samples ---------------------------------------------------------------------------------- */
 
-/* The four sizes of a row differ, so they say what is in it. */
-static size_t blob_size(int32_t count, bool weighted, bool losses)
+/* The four sizes of a row with so many soft targets differ, so they say what is in it. */
+static size_t blob_size(int32_t count, bool weighted, bool losses, int32_t softs)
 {
     size_t words = 1 + weighted + losses * HZP_ROW_LOSS_WORDS;
-    return (size_t)count * 4 * words + HZP_DIV_UP((size_t)count, 8);
+    return (size_t)count * 4 * words + HZP_DIV_UP((size_t)count, 8) +
+           (size_t)softs * sizeof(struct hzp_soft);
 }
 
 /* False: no row of so many tokens has this size. */
-static bool parts_of(int32_t count, size_t size, bool *ret_weighted, bool *ret_losses)
+static bool parts_of(int32_t count, int32_t softs, size_t size, bool *ret_weighted,
+                     bool *ret_losses)
 {
     for (int i = 0; i < 4; i++)
-        if (size == blob_size(count, i & 1, i & 2)) {
+        if (size == blob_size(count, i & 1, i & 2, softs)) {
             *ret_weighted = count && i & 1;
             *ret_losses = count && i & 2;
             return true;
@@ -495,7 +509,8 @@ static void pack_sample(const struct hzp_sample *sample, uint8_t *blob)
     if (sample->weight)
         blob = pack_words(sample->weight, sample->count, blob);
     if (sample->how)
-        pack_words(sample->how, HZP_ROW_LOSS_WORDS * sample->count, blob);
+        blob = pack_words(sample->how, HZP_ROW_LOSS_WORDS * sample->count, blob);
+    pack_words(sample->soft, HZP_SOFT_WORDS * sample->softs, blob);
 }
 
 static void unpack_sample(const uint8_t *blob, struct hzp_sample *sample)
@@ -507,19 +522,21 @@ static void unpack_sample(const uint8_t *blob, struct hzp_sample *sample)
     if (sample->weight)
         blob = unpack_words(blob, sample->count, sample->weight);
     if (sample->how)
-        unpack_words(blob, HZP_ROW_LOSS_WORDS * sample->count, sample->how);
+        blob = unpack_words(blob, HZP_ROW_LOSS_WORDS * sample->count, sample->how);
+    unpack_words(blob, HZP_SOFT_WORDS * sample->softs, sample->soft);
 }
 
-static int64_t row_checksum(int64_t number, int64_t count, const void *blob, size_t size)
+static int64_t row_checksum(int64_t number, int64_t count, int64_t softs, const void *blob,
+                            size_t size)
 {
-    const int64_t head[] = {number, count};
+    const int64_t head[] = {number, count + (softs << 32)};
     return (int64_t)hzp_fnv(hzp_fnv(HZP_FNV, head, sizeof(head)), blob, size);
 }
 
 static int append_one(struct hzp_sample_log *log, int64_t number, const struct hzp_sample *sample,
                       struct hzp_err_text *reterr)
 {
-    size_t size = blob_size(sample->count, sample->weight, sample->how);
+    size_t size = blob_size(sample->count, sample->weight, sample->how, sample->softs);
     uint8_t *blob = malloc(size + 1);
     if (!blob || size > INT_MAX) {
         free(blob);
@@ -527,9 +544,10 @@ static int append_one(struct hzp_sample_log *log, int64_t number, const struct h
                         sample->count);
     }
     pack_sample(sample, blob);
-    int r = hzp_sample_log_change(log, "INSERT INTO samples VALUES (?1, ?2, ?3, ?4)",
-                                  "adding a sample", reterr, "iibi", number, (int64_t)sample->count,
-                                  blob, (int)size, row_checksum(number, sample->count, blob, size));
+    int r = hzp_sample_log_change(
+        log, "INSERT INTO samples VALUES (?1, ?2, ?3, ?4, ?5)", "adding a sample", reterr, "iibii",
+        number, (int64_t)sample->count, blob, (int)size,
+        row_checksum(number, sample->count, sample->softs, blob, size), (int64_t)sample->softs);
     free(blob);
     return r;
 }
@@ -623,12 +641,14 @@ static bool is_sound(sqlite3_stmt *s)
 {
     int64_t number = sqlite3_column_int64(s, 0), count = sqlite3_column_int64(s, 1);
     size_t size = (size_t)sqlite3_column_bytes(s, 2);
-    bool part[2];
-    if (count < 0 || count > INT_MAX / 44 || !parts_of((int32_t)count, size, &part[0], &part[1]))
+    int64_t softs = sqlite3_column_int64(s, 4);
+    bool weighted, losses;
+    if (count < 0 || count > INT_MAX / 44 || softs < 0 || softs > count ||
+        !parts_of((int32_t)count, (int32_t)softs, size, &weighted, &losses) || (softs && !losses))
         return false;
     return sqlite3_column_type(s, 3) == SQLITE_NULL ||
            sqlite3_column_int64(s, 3) ==
-               row_checksum(number, count, sqlite3_column_blob(s, 2), size);
+               row_checksum(number, count, softs, sqlite3_column_blob(s, 2), size);
 }
 
 int hzp_sample_log_read_row(struct hzp_sample_log *log, sqlite3_stmt *s, struct hzp_sample **ret,
@@ -639,8 +659,9 @@ int hzp_sample_log_read_row(struct hzp_sample_log *log, sqlite3_stmt *s, struct 
         return hzp_fail(reterr, HZP_EFORMAT, "%s: sample %lld is damaged", log->path,
                         (long long)number);
     bool weighted, losses;
-    parts_of((int32_t)count, (size_t)sqlite3_column_bytes(s, 2), &weighted, &losses);
-    struct hzp_sample *sample = sample_alloc((int32_t)count, weighted, losses);
+    int32_t softs = sqlite3_column_int(s, 4);
+    parts_of((int32_t)count, softs, (size_t)sqlite3_column_bytes(s, 2), &weighted, &losses);
+    struct hzp_sample *sample = sample_alloc((int32_t)count, weighted, losses, softs);
     if (!sample)
         return hzp_fail(reterr, HZP_EIO, "%s: out of memory for sample %lld", log->path,
                         (long long)number);
@@ -695,8 +716,8 @@ int32_t hzp_sample_log_read(struct hzp_sample_log *log, int64_t after, int32_t m
         r = hzp_sample_log_read_row(log, q.s, &ret[n], reterr);
         if (r < 0)
             break;
-        ret[n]->passes = sqlite3_column_int(q.s, 4); /* NULL reads as 0 */
-        ret[n++]->learned = sqlite3_column_int(q.s, 5);
+        ret[n]->passes = sqlite3_column_int(q.s, 5); /* NULL reads as 0 */
+        ret[n++]->learned = sqlite3_column_int(q.s, 6);
     }
     r = hzp_sample_log_query_end(&q, r);
     if (r >= 0)

@@ -25,16 +25,26 @@ struct hzp_sample {
     int32_t *token; /* [count], owned */
     float *weight;  /* [count] how much a token's loss counts, finite, not 0; NULL: each 1 */
     struct hzp_row_loss *how; /* [count] the loss of a token; NULL: cross-entropy */
+    struct hzp_soft *soft;    /* [softs] of the learned tokens of kind SOFT, in their order */
+    int32_t softs;
     uint8_t *learn; /* [count] 1: train on this token as a target; same allocation as token */
 };
 
 /* One allocation for the sample and its arrays; contents are copied.  weight [count] is read where
  * learn is 1; NULL, or each of these 1: the sample has none.  how [count], valid
- * (nanobatch/model/loss.h) where learn is 1, and read there; NULL: the sample has none.  NULL: out
- * of memory. */
-struct hzp_sample *hzp_sample_create_losses(const int32_t *token, const uint8_t *learn,
-                                            const float *weight, const struct hzp_row_loss *how,
-                                            int32_t count);
+ * (nanobatch/model/loss.h) where learn is 1, and read there; NULL: the sample has none.  soft: one,
+ * valid, for each learned token behind the first whose kind is SOFT; NULL: there is none of that
+ * kind.  NULL: out of memory. */
+struct hzp_sample *hzp_sample_create_soft(const int32_t *token, const uint8_t *learn,
+                                          const float *weight, const struct hzp_row_loss *how,
+                                          const struct hzp_soft *soft, int32_t count);
+static inline struct hzp_sample *hzp_sample_create_losses(const int32_t *token,
+                                                          const uint8_t *learn, const float *weight,
+                                                          const struct hzp_row_loss *how,
+                                                          int32_t count)
+{
+    return hzp_sample_create_soft(token, learn, weight, how, NULL, count);
+}
 void hzp_sample_destroy(struct hzp_sample *sample); /* NULL: no effect */
 /* A pair is one sample: the chosen sequence, HZP_PAIR_CUT, the rejected one, each with its prompt.
  * The number of tokens in front of the cut; of another sample all. */

@@ -75,7 +75,7 @@ int hzp_sample_log_lesson(struct hzp_sample_log *log, int64_t id, struct hzp_log
 int32_t hzp_sample_log_read_range(struct hzp_sample_log *log, int64_t first, int64_t last,
                                   int32_t max, struct hzp_sample **ret, struct hzp_err_text *reterr)
 {
-    static const char sql[] = "SELECT sequence_number, count, data, checksum FROM samples"
+    static const char sql[] = "SELECT sequence_number, count, data, checksum, softs FROM samples"
                               " WHERE sequence_number BETWEEN ?1 AND ?2 AND count > 0"
                               " ORDER BY sequence_number LIMIT ?3";
     int32_t n = 0;

@@ -90,10 +90,11 @@ static int erase(struct hzp_sample_log *log, int64_t number, uint64_t version,
     /* texts of answers, also to this sample's prompt (api/learn/lessons.h) */
     HZP_TRY(
         hzp_sample_log_exec(log, "DELETE FROM meta WHERE key LIKE 'effect_texts-%'", what, reterr));
-    return hzp_sample_log_change(log,
-                                 "UPDATE samples SET count = 0, data = zeroblob(0), checksum = NULL"
-                                 " WHERE sequence_number = ?1",
-                                 what, reterr, "i", number);
+    return hzp_sample_log_change(
+        log,
+        "UPDATE samples SET count = 0, data = zeroblob(0), checksum = NULL, softs = 0"
+        " WHERE sequence_number = ?1",
+        what, reterr, "i", number);
 }
 
 int hzp_sample_log_delete(struct hzp_sample_log *log, int64_t number, uint64_t version,

@@ -1,0 +1,121 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Soft targets: tokens with probabilities to learn instead of a token.
+
+    test_soft.py HZPSERVE MODEL_DIR [TEST ...]
+
+The server and its client are those of test_api.py.
+"""
+import json
+import math
+import pathlib
+import re
+import subprocess
+import sys
+import tempfile
+import time
+
+import test_api
+from test_api import Server
+
+EXAMPLES = "/v1/fine_tuning/examples"
+HANG = 120
+ALONE = ["--replay-ratio", "0", "--effect", "0", "--update-tokens", "4096"]
+PROMPT, A, B = [5, 60, 70, 80, 90, 100], 310, 400
+
+
+def example(targets=None, last=A, prompt=PROMPT):
+    """Only what follows the prompt is learned."""
+    n = len(prompt)
+    got = {"tokens": [*prompt, last], "learn": [0] * n + [1]}
+    return got if targets is None else {**got, "targets": [None] * n + [targets]}
+
+
+def train(folder, name, examples, *options):
+    """The losses of each step."""
+    data, out = pathlib.Path(folder, name + ".jsonl"), pathlib.Path(folder, name)
+    data.write_text("\n".join(json.dumps(one) for one in examples))
+    subprocess.run([test_api.BINARY, "train", test_api.MODEL, "--data", str(data), "--out", str(out), "--lr", "1e-4",
+                    "--update-tokens", "64", "--ordered", "--micro-rows", "16", "--dtype", "f32", *options],
+                   capture_output=True, text=True, timeout=600, check=True)
+    lines = [json.loads(line) for line in (out / "train.jsonl").read_text().splitlines()]
+    return [line["loss"] for line in lines if "loss" in line and "step" in line]
+
+
+def near(a, b, slack=1e-5):
+    assert abs(a - b) <= slack * max(1, abs(b)), (a, b)
+
+
+def test_train():
+    """The loss is the cross-entropy that follows from those of plain examples; a token with probability 1 is learned
+    as the token itself; two ranks and one give the same bytes."""
+    with tempfile.TemporaryDirectory(prefix="hzpserve-test-") as folder:
+        five = ["--epochs", "5"]
+        plain = train(folder, "plain", [example()], *five)
+        certain = train(folder, "certain", [example([[A, 1]], last=B)], *five)
+        assert len(plain) == 5 and plain[-1] < plain[0], plain
+        for one, other in zip(plain, certain):
+            near(one, other)
+        a, b = plain[0], train(folder, "other", [example(last=B)])[0]
+        near(train(folder, "soft", [example([[A, 0.5], [B, 0.25]])])[0], 0.5 * a + 0.25 * b)
+        rest = train(folder, "rest", [example([[A, 0.5], [None, 0.25], [B, 0.25]])])[0]
+        near(rest, 0.5 * a + 0.25 * b - 0.25 * math.log(1 - math.exp(-a) - math.exp(-b)))
+        weighted = {**example([[A, 0.5], [B, 0.5]]), "weights": 2, "loss": {"kind": "xent", "temperature": 2}}
+        warm = [train(folder, f"warm{last}", [{**example(last=last), "loss": {"kind": "xent", "temperature": 2}}])[0]
+                for last in (A, B)]
+        near(train(folder, "weighted", [weighted])[0], 0.5 * warm[0] + 0.5 * warm[1])
+        several = [example([[A, 0.5], [B, 0.25 + i / 100]], prompt=[5 + i, *PROMPT]) for i in range(6)]
+        several.insert(3, example())
+        one = train(folder, "one", several, *five)
+        assert one[-1] < one[0], one
+        train(folder, "two", several, *five, "--ranks", "2")
+        weights = [pathlib.Path(folder, name, "model.safetensors").read_bytes() for name in ("one", "two")]
+        assert weights[0] == weights[1]
+
+
+def test_posted():
+    """What is posted waits over a kill in the log, and is learned: its loss is that of the targets, and the answers
+    come to have their probabilities."""
+    with tempfile.TemporaryDirectory(prefix="hzpserve-test-") as folder:
+        a, b = (train(folder, str(last), [example(last=last)])[0] for last in (A, B))
+        state, log = pathlib.Path(folder, "state"), pathlib.Path(folder, "log")
+        with Server("--train-share", "max=0,min=0", "--passes", "1", "--dtype", "f32", *ALONE,
+                    state=str(state)) as server:
+            status, _, got = server.post(EXAMPLES, json.dumps(example([[A, 0.75], [B, 0.25]])))
+            assert status == 202, got
+            for targets, says in (([[A, 0.75], [B, 0.5]], "entry 6: pair 1: probabilities"),
+                                  ([[1 << 20, 1]], "entry 6: pair 0 has no token id"), ([], "entry 6 is not a list")):
+                status, _, got = server.post(EXAMPLES, json.dumps(example(targets)))
+                assert status == 400 and got["error"]["param"] == "lines[1].targets", got
+                assert says in got["error"]["message"], got
+            server.process.kill()
+            server.process.wait()
+        with open(log, "w", encoding="utf-8") as err, \
+                Server("--passes", "1", "--dtype", "f32", *ALONE, state=str(state), log=err) as server:
+            test_api.until(lambda: json.loads(server.get(EXAMPLES))["learned_through"] == 1)
+        first = float(re.search(r"update optimizer_step=1 loss=([0-9.]+)", log.read_text())[1])
+        near(first, 0.75 * a + 0.25 * b, 1e-4)
+        with Server("--passes", "60", "--lr", "3e-4", "--dtype", "f32", *ALONE) as server:
+            path = EXAMPLES + f"?wait=served&timeout={HANG}"
+            status, _, got = server.post(path, json.dumps(example([[A, 0.75], [B, 0.25]])))
+            assert status == 200 and got["served"], got
+            words = [server.post("/detokenize", {"tokens": [token]})[2]["prompt"] for token in (A, B)]
+            status, _, got = server.post("/v1/completions", {"prompt": PROMPT, "max_tokens": 1, "temperature": 0,
+                                                             "logprobs": 2})
+            top = got["choices"][0]["logprobs"]["top_logprobs"][0]
+            p = [math.exp(top[word]) for word in words]
+            assert abs(p[0] - 0.75) < 0.1 and abs(p[1] - 0.25) < 0.1, (top, words)
+
+
+def main():
+    test_api.BINARY, test_api.MODEL = sys.argv[1:3]
+    chosen = sys.argv[3:]
+    for name, test in list(globals().items()):
+        if name.startswith("test_") and callable(test) and (not chosen or name in chosen):
+            begun = time.monotonic()
+            test()
+            print(f"ok {name} {time.monotonic() - begun:.2f} s", flush=True)
+    return 0
+
+
+sys.exit(main())
