@@ -35,9 +35,9 @@
  * lacks a running slot, or predicted pages.  While an ordinary one waits, or computes its prompt,
  * they get no rows.  While ordinary ones decode, they get the rows with which the device would pad
  * the step, and those that an ITL goal leaves.  Alone they get all rows for tokens, and few for
- * prompts, because a request that arrives waits for the end of their step.  One that a version of
- * its own computes (struct hzp_request.reference) has rows only while no ordinary one runs.
- * Nothing bounds how long they wait.
+ * prompts, because a request that arrives waits for the end of their step.  Those that a version of
+ * their own computes (struct hzp_request.reference) need a step for themselves: while ordinary ones
+ * decode, and leave rows, it is one in 128 at most.  Nothing bounds how long they wait.
  *
  * One version computes a prompt.  If a swap finds a prompt begun and not finished, its rows are
  * computed again from the first one by the new version; prompts are filled oldest first, so that is

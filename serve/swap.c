@@ -350,14 +350,26 @@ void hzp_trial_turn(struct hzp_scheduler *s, const struct hzp_step *step)
 
 /* ---- which version a step serves ---- */
 
+/* Whether ordinary requests run, all decode and none waits, and the last step of theirs left rows:
+ * then one step in many is for versions that only background requests need (fill.c). */
+static bool may_part(const struct hzp_scheduler *s, const struct hzp_step *step)
+{
+    bool ret = s->ordinary > 0 && s->running > s->ordinary && s->spare > 0 &&
+               step->number >= s->apart_next && !hzp_wait_ordinary(s);
+    for (int32_t i = 0; i < s->ordinary; i++)
+        ret &= hzp_seq_decodes(&s->seq[s->order[i]]);
+    return ret;
+}
+
 /* A version with a sequence that is not complete: the one with the smallest id above `after`, or
  * else the smallest.  While ordinary requests run, a version that only background ones need gets no
- * step. */
+ * step, but for the one that they part for. */
 static struct hzp_version *next_version(struct hzp_scheduler *s, const struct hzp_step *step,
                                         uint64_t after)
 {
     struct hzp_version *above = NULL, *least = NULL;
-    for (int32_t i = 0; i < (s->ordinary ? s->ordinary : s->running); i++) {
+    bool all = !s->ordinary || s->apart_step == step->number;
+    for (int32_t i = 0; i < (all ? s->running : s->ordinary); i++) {
         const struct hzp_seq *seq = &s->seq[s->order[i]];
         struct hzp_version *v = seq->rq->pin ? seq->rq->pin : step->version;
         if (hzp_seq_complete(seq))
@@ -373,7 +385,13 @@ static struct hzp_version *next_version(struct hzp_scheduler *s, const struct hz
 struct hzp_version *hzp_first_version(struct hzp_scheduler *s, const struct hzp_step *step)
 {
     hzp_assert_engine_thread();
-    struct hzp_version *v = s->now.pins ? next_version(s, step, s->served) : NULL;
+    struct hzp_version *v = NULL;
+    if (s->now.pins && may_part(s, step)) {
+        s->apart_step = step->number;
+        for (int32_t i = s->ordinary; i < s->running && !v; i++)
+            v = hzp_seq_complete(&s->seq[s->order[i]]) ? NULL : s->seq[s->order[i]].rq->reference;
+    }
+    v = v || !s->now.pins ? v : next_version(s, step, s->served);
     v = v ? v : step->version;
     s->serves = v->record.id;
     return v;

@@ -10,7 +10,9 @@
  *               of them
  *
  * Then: they use the device where nothing else does, and all of them end.  And with an ITL goal,
- * several times an ordinary step, they have rows beside ordinary ones, and steps keep the goal. */
+ * several times an ordinary step, they have rows beside ordinary ones, and steps keep the goal.
+ * Last: those that an older version computes end, too, while ordinary ones never stop, and have one
+ * step in a hundred at most. */
 #include "base/arena.h"
 #include "nanobatch/loop.h"
 #include "serve/scheduler_state.h"
@@ -239,6 +241,61 @@ static void run(bool with, uint64_t itl_ns, struct seen *ret)
     rig_close(&rig);
 }
 
+/* Three ordinary requests run at any time.  How many of four that the first version computes end
+ * within so many turns; *ret_behind: steps with rows of theirs. */
+static int references(uint64_t itl_ns, int turns, int32_t *ret_behind)
+{
+    enum { REFERENCES = 4, ALWAYS = 3 };
+    struct rig rig;
+    struct hzp_request *rq[ALWAYS] = {NULL}, *ref[REFERENCES];
+    int made = 0, ended = 0;
+    rig_open(&rig, itl_ns);
+    struct hzp_version *first = hzp_weights_acquire(rig.m.weights);
+    fixture_publish_random(&rig.m, 4, 0.2f);
+    for (int i = 0; i < REFERENCES; i++) {
+        struct hzp_request *like = make(7 * i, true);
+        FIXTURE_MUST(hzp_request_create(like->prompt, like->prompt_count, 0, 0, true, &ref[i]));
+        hzp_request_destroy(like);
+        ref[i]->background = ref[i]->own = true;
+        ref[i]->reference = first;
+        FIXTURE_MUST(i < 2 ? hzp_scheduler_submit(rig.scheduler, ref[i], NULL) : HZP_OK);
+    }
+    for (int turn = 0; turn < turns; turn++) {
+        if (turn == turns / 2) /* two that find the others decoding */
+            for (int i = 2; i < REFERENCES; i++)
+                FIXTURE_MUST(hzp_scheduler_submit(rig.scheduler, ref[i], NULL));
+        for (int i = 0; i < ALWAYS; i++) {
+            if (rq[i] && !hzp_request_final(rq[i]))
+                continue;
+            hzp_request_destroy(rq[i]);
+            rq[i] = make(made++, false);
+            rq[i]->submitted_ns = hzp_device_now_ns(rig.m.dev);
+            FIXTURE_MUST(hzp_scheduler_submit(rig.scheduler, rq[i], NULL));
+        }
+        FIXTURE_MUST(hzp_loop_turn(rig.loop));
+    }
+    *ret_behind = rig.behind;
+    for (int i = 0; i < REFERENCES; i++) {
+        bool there = atomic_load(&ref[i]->state) == HZP_REQUEST_LENGTH;
+        ended += there;
+        CHECK(!there || ref[i]->prompt_version == first->record.id, "of another version");
+        atomic_store(&ref[i]->cancel, true);
+    }
+    for (int i = 0; i < ALWAYS; i++)
+        atomic_store(&rq[i]->cancel, true);
+    for (int i = 0; i < ALWAYS + REFERENCES; i++) {
+        struct hzp_request *one = i < ALWAYS ? rq[i] : ref[i - ALWAYS];
+        for (int turn = 0; !hzp_request_final(one); turn++) {
+            CHECK(turn < 100, "it is not cancelled");
+            FIXTURE_MUST(hzp_loop_turn(rig.loop));
+        }
+        hzp_request_destroy(one);
+    }
+    hzp_weights_release(rig.m.weights, first, 0);
+    rig_close(&rig);
+    return ended;
+}
+
 int main(void)
 {
     static struct seen alone, with;
@@ -267,5 +324,11 @@ int main(void)
     CHECK(!memcmp(alone.token, with.token, sizeof(alone.token)), "tokens differ");
     CHECK(with.beside > 50 && with.late <= 2 + with.beside / 50,
           "the goal is not used, or not kept");
+
+    int32_t behind, ended = references(3 * goal, 6000, &behind);
+    printf("references beside requests that never stop: %d of 4 end, in %d of 6000 steps\n", ended,
+           behind);
+    CHECK(ended == 4, "references stand still while requests run");
+    CHECK(behind <= 60, "they take more than one step in a hundred");
     return 0;
 }
