@@ -126,8 +126,11 @@ with tempfile.TemporaryDirectory() as top:
         killed(rank_)
     print("paths of stages", flush=True)
     skip = ("--skip", "0.25,swap=1", "--shard", "stages=4")
-    said = train(os.path.join(top, "skip"), 4, "--total-steps", "40", *skip)
-    assert re.search(r"layers=3 left_out=[123](/[123])+ ", said), said
+    train(os.path.join(top, "skip"), 4, "--total-steps", "40", *skip)
+    updates = [json.loads(line) for line in pathlib.Path(top, "skip", "train.jsonl").read_text().splitlines()]
+    assert len(updates) == 40, updates
+    for one in updates:
+        assert one["layers"] == 3 and re.fullmatch(r"[123](/[123])*", one["left_out"]), one
     killed(2, "skip", 4, *skip)
     print("refusals", flush=True)
     said = train(os.path.join(top, "no"), 2, "--total-steps", "6", "--shard", "z2=3", status=2)

@@ -586,8 +586,9 @@ static void test_earlier_bounds(void **state)
         hzp_sample_queue_done(q);
         if (turn % 7 == 0) { /* nothing is drawn but what is drawn ahead, which is drawn anew */
             hzp_sample_queue_undo(q);
+            if (ahead)
+                hzp_sample_queue_remove(q, labs((long)next[ahead - 1]->sequence_number));
             ahead = 0;
-            hzp_sample_queue_remove(q, labs((long)next[HZP_MAX(n - 1, 0)]->sequence_number));
         }
         while (turn % 3 == 0 && !ahead && hzp_sample_queue_draw(q, 200, draw, DRAW_MAX))
             hzp_sample_queue_done(q);
