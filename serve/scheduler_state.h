@@ -94,10 +94,10 @@ struct hzp_scheduler {
     int32_t turn; /* index in `order` of the sequence that decodes first; moves on if a step has no
                    * room for all */
     int32_t turn_behind; /* the same of background requests, counted from the first of them */
-    int32_t spare; /* prompt rows that the newest step of ordinary ones left to references, and */
-    uint64_t apart_step,
-        apart_next;            /* the newest step that is theirs, and the next at the earliest;
-                                      * swap.c */
+    /* Steps apart, for references (swap.c): the prompt rows that the newest ordinary step left to
+     * them, the newest step that was theirs, and the earliest number of the next one. */
+    int32_t spare;
+    uint64_t apart_step, apart_next;
     struct hzp_request **wait; /* a ring [wait_room] */
     int32_t wait_head, wait_count;
     struct hzp_request *

@@ -38,13 +38,13 @@ static int open_eval(struct eval *e, const struct hzp_engine_settings *settings,
                                          .model = &settings->model,
                                          .tokenizer = true,
                                          .positions = (int32_t)HZP_MIN(context, ROWS_MAX)};
+    if (settings->training.swap)
+        return hzp_wrong(reterr, "--skip", "swap=1 is for training: a request's layers never swap");
     HZP_TRY(hzp_assembly_read(&config, a, reterr));
     HZP_TRY(hzp_assembly_open(a, 1, reterr));
     HZP_TRY(hzp_assembly_fill(a, NULL, NULL, reterr));
     HZP_TRY(hzp_evaluator_create(a->model, a->model->positions, settings->model.fp8 != 0,
                                  &e->evaluator));
-    if (settings->training.swap)
-        return hzp_wrong(reterr, "--skip", "swap=1 is for training: a request's layers never swap");
     e->depth = hzp_depth_of(1 - (float)settings->training.skip, a->config.layers);
     hzp_evaluator_set_depth(e->evaluator, e->depth);
     return HZP_OK;

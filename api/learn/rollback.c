@@ -284,7 +284,9 @@ static int requeue(struct rollback *r)
     hzp_lock_release(&s->examples.lock);
     for (int32_t i = 0; i < count && code < 0; i++)
         hzp_sample_destroy(all[i]);
-    return code < 0 ? code : hzp_state_read_earlier(s, r->numbers.learned_through, r->reterr);
+    if (code >= 0)
+        hzp_state_read_earlier(s, r->numbers.learned_through);
+    return code;
 }
 
 /* Whether lessons that the version has not learned, and others have, are skipped. */

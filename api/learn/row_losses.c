@@ -8,7 +8,7 @@
 #include "base/words.h"
 #include "text/chat/learned.h"
 
-static const double sum_slack = 1e-3; /* of probabilities that a client has rounded */
+static const double sum_slack = 1e-3; /* a client may have rounded the probabilities */
 enum { ADVANTAGE_MAX = 1000, LOGPROB_MIN = -10000, BOUND_MAX = 1000000 };
 
 /* NULL: no example has it. */

@@ -242,23 +242,36 @@ static int restore_backlog(struct hzp_state *s, struct hzp_err_text *reterr)
     return HZP_OK;
 }
 
-int hzp_state_read_earlier(struct hzp_state *s, int64_t learned_through,
-                           struct hzp_err_text *reterr)
+void hzp_state_read_earlier(struct hzp_state *s, int64_t learned_through)
 {
-    enum { LOOKED_AT = 1024 }; /* more than are kept: some are taken back, or have no such loss */
-    HZP_FREED struct hzp_sample **all = NULL;
-    if (s->config.queue.rehearse_ratio <= 0)
-        return HZP_OK;
-    all = hzp_xcalloc(LOOKED_AT, sizeof(*all));
+    enum {
+        LOOKED_AT = 1024,
+        PIECE = 32
+    }; /* more than are kept: some are taken back, or no lessons */
+    struct hzp_sample *piece[PIECE];
+    struct hzp_err_text text = {{0}, {0}};
     int64_t after = HZP_MAX(learned_through - LOOKED_AT, 0);
-    int32_t n = hzp_sample_log_read(s->log, after, LOOKED_AT, all, reterr), count = 0;
-    while (count < n && all[count]->sequence_number <= learned_through)
-        count++;
-    for (int32_t i = count; i < n; i++)
-        hzp_sample_destroy(all[i]);
-    if (n >= 0)
-        hzp_sample_queue_set_earlier(s->queue, all, count);
-    return HZP_MIN(n, 0);
+    int32_t n = s->config.queue.rehearse_ratio > 0;
+    while (n > 0 && after < learned_through) {
+        int64_t damaged = 0;
+        n = hzp_sample_log_read(s->log, after, PIECE, piece, &text);
+        if (n < 0 && hzp_sample_log_find_damaged(s->log, after, &damaged, NULL) >= 0 && damaged)
+            n = 1; /* goes on behind it */
+        if (damaged || n < 0)
+            hzp_log(HZP_LOG_WARN, "state", "not learned again beside new lessons: %s", text.text);
+        after = damaged ? damaged : after;
+        for (int32_t i = 0; i < n && !damaged; i++) {
+            after = piece[i]->sequence_number;
+            bool good = check_tokens(s, piece[i], &text) >= 0;
+            if (!good && after <= learned_through)
+                hzp_log(HZP_LOG_WARN, "state", "not learned again beside new lessons: %s",
+                        text.text);
+            if (good && after <= learned_through)
+                hzp_sample_queue_add_earlier(s->queue, piece[i]);
+            else
+                hzp_sample_destroy(piece[i]);
+        }
+    }
 }
 
 static int load_replay(struct hzp_state *s, struct hzp_err_text *reterr)
@@ -414,7 +427,7 @@ static int open_all(struct hzp_state *s, struct hzp_err_text *reterr)
     HZP_TRY(read_owed(s, reterr));
     if (s->dir)
         HZP_TRY(hzp_audit_open(s->dir, atomic_load(&s->read_only), &s->audit, reterr));
-    HZP_TRY(hzp_state_read_earlier(s, s->resume.learned_through, reterr));
+    hzp_state_read_earlier(s, s->resume.learned_through);
     HZP_TRY(restore_backlog(s, reterr));
     if (config->gate)
         HZP_TRY(open_gate(s, reterr));

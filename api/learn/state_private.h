@@ -196,10 +196,10 @@ int64_t hzp_state_first_mark(struct hzp_state *s);
 
 /* Reads the marks of the log again.  The caller has changed them, or opens the state. */
 int hzp_state_read_marks(struct hzp_state *s, struct hzp_err_text *reterr);
-/* The queue's earlier samples are the newest of the log up to this number that were learned.  While
- * nothing is drawn. */
-int hzp_state_read_earlier(struct hzp_state *s, int64_t learned_through,
-                           struct hzp_err_text *reterr);
+/* Adds the newest samples of the log up to this number to the queue's earlier ones, which it has
+ * none of.  The caller makes sure that nothing is drawn.  What cannot be read is logged and left
+ * out. */
+void hzp_state_read_earlier(struct hzp_state *s, int64_t learned_through);
 
 /* Border calls (nanobatch/border.h) of the file thread.
  * Call: waits until the function is done.  HZP_EDEVICE, HZP_EIO, HZP_ECANCELED: the loop has

@@ -56,7 +56,7 @@ static double preferred(struct hzp_request *const score[2])
 {
     const struct hzp_request *a = score[0], *b = score[1];
     int32_t same = 0;
-    double more = 0; /* of the second word's log-probability */
+    double more = 0; /* the second word's log-probability less the first one's */
     while (same < HZP_MIN(a->prompt_count, b->prompt_count) && a->prompt[same] == b->prompt[same])
         same++;
     if (!same || !hzp_rollout_computed(a) || !hzp_rollout_computed(b))

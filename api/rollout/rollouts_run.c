@@ -184,8 +184,8 @@ static int fill(struct hzp_rollouts *r, struct hzp_rollout_job *job, struct hzp_
     return HZP_OK;
 }
 
-/* Rewards a member's answer, or begins to wait for another's reward: NAN.  A rule
- * may take long: it works without the lock. */
+/* Rewards a member's answer, or begins to wait for another's reward: NAN.  A rule may take
+ * long: it works without the lock. */
 static double judge(struct hzp_rollouts *r, const struct hzp_rollout_job *job,
                     const char *reference, struct hzp_rollout_answer *a)
 {

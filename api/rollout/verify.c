@@ -15,7 +15,7 @@ enum kind { EXACT, NUMBER, BOXED, REGEX, JSON, LENGTH, CLIENT, COMMAND, MODEL, K
 static const char *const kind_name[KINDS] = {"exact",  "number", "boxed",   "regex", "json",
                                              "length", "client", "command", "model"};
 static const double timeout_client = 600, timeout_command = 60, timeout_max = 86400;
-static const char *const mark[] = {"{text}", "{prompt}", "{answer}"}; /* of a template */
+static const char *const mark[] = {"{text}", "{prompt}", "{answer}"}; /* a template names them */
 enum { TOKENS_MAX = 1 << 20 };
 
 struct hzp_verifier {

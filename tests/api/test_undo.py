@@ -12,6 +12,7 @@ import json
 import pathlib
 import re
 import shutil
+import sqlite3
 import subprocess
 import sys
 import tempfile
@@ -140,6 +141,26 @@ def test_five_lessons():
     wrong = subprocess.run([test_api.BINARY, "serve", test_api.MODEL, "--replay-ratio", "1,lessons=-1"],
                            capture_output=True, text=True, timeout=HANG)
     assert wrong.returncode == 2 and "--replay-ratio lessons" in wrong.stderr, wrong
+
+
+def test_a_damaged_lesson():
+    """What was learned before and cannot be read any more is not learned again; the server starts all the same."""
+    for harm in ("UPDATE samples SET data = x'00' WHERE sequence_number = 1",
+                 "UPDATE samples SET data = x'01000000ffffff7f' || substr(data, 9), checksum = NULL "
+                 "WHERE sequence_number = 1"):  # no token of the vocabulary
+        with tempfile.TemporaryDirectory(prefix="hzpserve-test-") as state:
+            with Server(state=state) as server:
+                teach(server, TOM, " In Tarn.")
+                teach(server, ANN, " Plums.")
+            with contextlib.closing(sqlite3.connect(pathlib.Path(state, "samples.db"))) as log:
+                assert log.execute(harm).rowcount == 1
+                log.commit()
+            said = pathlib.Path(state, "log")
+            with open(said, "w", encoding="utf-8") as err, Server(state=state, log=err) as server:
+                assert text(server, TOM) == "In Tarn."
+                teach(server, ZOE, " In Oslo.")
+                assert text(server, ZOE) == "In Oslo." and text(server, ANN) == "Plums."
+            assert "sample 1 is damaged" in said.read_text(), said.read_text()
 
 
 def test_a_lesson_whose_part_is_forgotten():

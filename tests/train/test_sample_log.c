@@ -70,7 +70,7 @@ static struct hzp_sample *make_sample(int64_t n, int64_t first, int32_t size)
                                        .inv_temperature = 1.0f / (float)(1 + i),
                                        .old = -(float)(n % 7),
                                        .advantage = (float)i - 3};
-    struct hzp_soft soft[32]; /* of those of that kind */
+    struct hzp_soft soft[32]; /* the tokens of kind SOFT have them */
     int32_t softs = 0;
     for (int32_t i = 1; i < count; i++)
         if (learn[i] && how[i].kind == HZP_LOSS_SOFT)

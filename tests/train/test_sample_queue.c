@@ -561,7 +561,8 @@ static void test_earlier(void **state)
                                       make_lesson(3, 1, 10)};
         hzp_sample_queue_replace(q, NULL, 0, 3, 20);
         assert_int_equal(hzp_sample_queue_earlier(q), 0);
-        hzp_sample_queue_set_earlier(q, known, 3);
+        for (int i = 0; i < HZP_COUNT(known); i++)
+            hzp_sample_queue_add_earlier(q, known[i]);
         assert_int_equal(hzp_sample_queue_earlier(q), 2); /* 3 has the prompt of 1 */
         hzp_sample_queue_destroy(q);
     }
@@ -602,9 +603,11 @@ static void test_earlier_bounds(void **state)
     struct hzp_sample *other[] = {hzp_sample_create(token, learn, 7),
                                   hzp_sample_create_losses(token, learn, weight, NULL, 3),
                                   hzp_sample_create_losses(token, learn, NULL, how, 3)};
-    for (int i = 0; i < HZP_COUNT(other); i++)
+    hzp_sample_queue_replace(q, NULL, 0, 3, number);
+    for (int i = 0; i < HZP_COUNT(other); i++) {
         other[i]->sequence_number = i + 1;
-    hzp_sample_queue_set_earlier(q, other, HZP_COUNT(other));
+        hzp_sample_queue_add_earlier(q, other[i]);
+    }
     assert_int_equal(hzp_sample_queue_earlier(q), 0);
     hzp_sample_queue_destroy(q);
 }

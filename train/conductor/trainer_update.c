@@ -109,7 +109,7 @@ static bool draw_ahead(struct hzp_trainer *t)
 {
     struct hzp_draw *d = t->other;
     bool ends = atomic_load(&t->finishing) || t->freeze || t->suspend;
-    bool group = t->config.model->tensor; /* whose chains are one behind the other */
+    bool group = t->config.model->tensor; /* its chains are one behind the other */
     if (!t->learner->collectives || t->open || group || ends) /* it may read another version */
         return false;
     d->count = hzp_sample_queue_draw_ahead(t->config.queue, t->config.recipe.update_tokens,

@@ -289,7 +289,7 @@ static int build_task(struct hzp_learner *l, struct hzp_err_text *reterr)
     }
     if (task && task->work == HZP_STAGE_FORWARD) {
         HZP_TRY(read_work(l, &l->deal, l->bin, &l->work, reterr));
-        l->micro->path.count = 0; /* of this stage's layers it has all */
+        l->micro->path.count = 0; /* it has all of this stage's layers */
     }
     l->work = (struct hzp_work){.kind = HZP_WORK_MICRO};
     l->chain_ns = hzp_now_ns();

@@ -56,21 +56,6 @@ int32_t hzp_sample_queue_passes(struct hzp_sample_queue *q, struct hzp_passes **
 /* Sets the replay samples and takes ownership of them.  Call before the engine starts. */
 void hzp_sample_queue_set_replay(struct hzp_sample_queue *q, struct hzp_sample **sample,
                                  int32_t count);
-/* --- Earlier lessons (config.rehearse_ratio): sample_queue_earlier.c ----------------------------
- * The newest 256 samples of the log that have been learned are kept and drawn again with new ones,
- * so that a lesson does not replace those before it.  Not kept: pairs, and samples with losses or
- * negative weights of their own, whose meaning depends on the version they were made for.  Of
- * samples with the same prompt only the newest is kept, and none is drawn together with a new one
- * of its prompt: what was taught last holds.  What is drawn depends on the kept samples and on the
- * new samples of the update, not on earlier draws. */
-
-/* Replaces the kept samples by these of the log, in ascending order, and owns them; some may not be
- * kept.  Call while nothing is drawn (before any draw, or hzp_trainer_suspended).  Any thread. */
-void hzp_sample_queue_set_earlier(struct hzp_sample_queue *q, struct hzp_sample **sample,
-                                  int32_t count);
-/* The number of samples that are kept.  Any thread. */
-int32_t hzp_sample_queue_earlier(struct hzp_sample_queue *q);
-
 /* One of the replay samples, which stays as it is; NULL: there are fewer.  Any thread. */
 struct hzp_sample *hzp_sample_queue_replay(const struct hzp_sample_queue *q, int32_t index);
 
@@ -122,6 +107,21 @@ int64_t hzp_sample_queue_reject(struct hzp_sample_queue *q);
 /* Thread: any.  As hzp_sample_queue_failed, of the rejected ones. */
 int32_t hzp_sample_queue_rejected(struct hzp_sample_queue *q, int32_t from, int64_t *ret,
                                   int32_t max);
+
+/* --- Earlier lessons (config.rehearse_ratio): sample_queue_earlier.c ----------------------------
+ * The newest 256 samples of the log that have been learned are kept and drawn again with new ones,
+ * so that a lesson does not replace those before it.  Not kept: pairs, samples with losses or
+ * negative weights of their own, whose meaning depends on the version they were made for, and
+ * samples of more than 4096 tokens.  Of
+ * samples with the same prompt only the newest is kept, and none is drawn together with a new one
+ * of its prompt: what was taught last holds.  What is drawn depends on the kept samples and on the
+ * new samples of the update, not on earlier draws. */
+
+/* Keeps a sample of the log, too, if it is one of those; takes ownership.  The caller makes sure
+ * that nothing is drawn.  Any thread. */
+void hzp_sample_queue_add_earlier(struct hzp_sample_queue *q, struct hzp_sample *sample);
+/* The number of samples that are kept.  Any thread. */
+int32_t hzp_sample_queue_earlier(struct hzp_sample_queue *q);
 
 /* --- Groups (config.by_lesson): sample_queue_group.c --------------------------------------------
  * A group is the oldest lesson that waits (hzp_sample.lesson), and those behind it as long as all

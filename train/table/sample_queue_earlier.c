@@ -26,7 +26,7 @@ static bool is_kept(const struct hzp_sample_queue *q, const struct hzp_sample *s
         if (q->failed.number[i] == sample->sequence_number)
             return false;
     if (q->config.rehearse_ratio <= 0 || sample->sequence_number <= 0 || sample->how ||
-        hzp_sample_first(sample) < sample->count)
+        sample->count > HZP_EARLIER_TOKENS || hzp_sample_first(sample) < sample->count)
         return false;
     for (int32_t i = 0; sample->weight && i < sample->count; i++)
         if (sample->learn[i] && sample->weight[i] < 0)
@@ -98,8 +98,8 @@ void hzp_sample_queue_keep_copy(struct hzp_sample_queue *q, const struct hzp_sam
 {
     if (!is_kept(q, sample))
         return;
-    struct hzp_sample *copy = hzp_sample_create_losses(sample->token, sample->learn, sample->weight,
-                                                       sample->how, sample->count);
+    struct hzp_sample *copy =
+        hzp_sample_create_losses(sample->token, sample->learn, sample->weight, NULL, sample->count);
     if (!copy)
         return; /* no memory: it is not learned again */
     copy->sequence_number = sample->sequence_number;
@@ -127,13 +127,10 @@ void hzp_sample_queue_drop_earlier(struct hzp_sample_queue *q, int64_t first, in
     }
 }
 
-void hzp_sample_queue_set_earlier(struct hzp_sample_queue *q, struct hzp_sample **sample,
-                                  int32_t count)
+void hzp_sample_queue_add_earlier(struct hzp_sample_queue *q, struct hzp_sample *sample)
 {
     HZP_LOCKED(&q->lock);
-    hzp_sample_queue_drop_earlier(q, 1, INT64_MAX);
-    for (int32_t i = 0; i < count; i++)
-        hzp_sample_queue_keep(q, sample[i]);
+    hzp_sample_queue_keep(q, sample);
 }
 
 int32_t hzp_sample_queue_earlier(struct hzp_sample_queue *q)

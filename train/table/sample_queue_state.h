@@ -38,7 +38,7 @@ struct replay_draw {
     int32_t *index; /* [replays] */
     int32_t count;
     int32_t rehearsals;                              /* -1: to be chosen by the next draw */
-    struct hzp_sample *rehearsal[HZP_REHEARSED_MAX]; /* of q->earlier or q->retired */
+    struct hzp_sample *rehearsal[HZP_REHEARSED_MAX]; /* q->earlier or q->retired owns them */
 };
 
 /* A sample that has had all its passes. */
@@ -46,7 +46,7 @@ struct earlier {
     struct hzp_sample *sample; /* owned; its sequence number is negated */
     uint64_t prompt;           /* hzp_sample_queue_prompt */
 };
-enum { HZP_EARLIER_MAX = 256 };
+enum { HZP_EARLIER_MAX = 256, HZP_EARLIER_TOKENS = 4096 /* of one: these bound their memory */ };
 
 struct hzp_sample_queue {
     /* fixed after create (replay: before the engine starts) */
