@@ -56,7 +56,7 @@ def answer(server, i):
 def test_any_company():
     """An answer is the same alone, among others, and from the prefix cache; of BF16, where the kernels for few rows and
     for many round differently."""
-    with Server("--dtype", "bf16", SAME, "--no-train") as server:
+    with Server("--dtype", "bf16", SAME, "--no-train", "--check-plans") as server:
         alone = [answer(server, i) for i in range(24)]
         again = [answer(server, i) for i in range(24)]  # now from the prefix cache
         with concurrent.futures.ThreadPoolExecutor(24) as clients:
