@@ -508,7 +508,49 @@ def scored(server, path, judge):
             said.append(sum(choice.logprobs.token_logprobs[1:]))
         want = 1 / (1 + math.exp(said[1] - said[0]))
         assert abs(row["reward"] - want) < 1e-3, (row, want)
+    status, _, scores = judge.post("/v1/score", {  # the same, asked for by a client
+        "template": SCORES["template"], "words": SCORES["words"], "model": judge.model,
+        **{name: [row[name] for row in got["data"]] for name in ("text", "prompt")},
+        "answer": [answer[row["prompt"]] for row in got["data"]]})
+    assert status == 200 and [one["index"] for one in scores["data"]] == list(range(20)), scores
+    assert all(abs(one["score"] - row["reward"]) < 1e-3 and len(set(one["weights_versions"])) == 1
+               for one, row in zip(scores["data"], got["data"])), (scores, got)
     return [row["reward"] for row in got["data"]]
+
+
+def test_scores():
+    """What cannot be judged is refused by its name; a text is for all, a list for each; words that are not behind any
+    token have no score."""
+    good = {"template": "{text} is{prompt}", "text": ["Ann", "Bert"], "prompt": " so", "words": [" green", " red"]}
+    with Server("--no-train") as server:
+        def score(**fields):
+            body = {k: v for k, v in {**good, **fields}.items() if v is not None}
+            status, _, answer = server.post("/v1/score", body)
+            return status, answer
+
+        both = [one["score"] for one in score()[1]["data"]]
+        each = [score(text=text)[1]["data"][0]["score"] for text in good["text"]]
+        assert all(abs(a - b) < 1e-4 for a, b in zip(both, each)) and both[0] != both[1], (both, each)
+        other = score(words=good["words"][::-1])[1]
+        assert all(abs(a + b["score"] - 1) < 1e-4 for a, b in zip(both, other["data"])), (both, other)
+        tokens = sum(len(server.post("/tokenize", {"prompt": f"{text} is so{word}"})[2]["tokens"])
+                     for text in good["text"] for word in good["words"])
+        assert other["usage"]["prompt_tokens"] == other["usage"]["total_tokens"] == tokens, (other, tokens)
+        assert score(template="{text}", text="", prompt=None)[1]["data"][0]["score"] is None
+        for fields, param in [({"text": []}, "text"), ({"text": None}, "text"), ({"text": 1}, "text"),
+                              ({"text": ["a"] * 513}, "text"), ({"text": ["a"] * 129}, "text"),
+                              ({"text": ["a", None]}, "text[1]"),
+                              ({"text": "a\0"}, "text"), ({"text": "word " * 4 * server.context}, "text"),
+                              ({"prompt": None}, "prompt"), ({"prompt": ["a"]}, "prompt"), ({"answer": "a"}, "answer"),
+                              ({"template": "{prompt}"}, "template"), ({"template": None}, "template"),
+                              ({"template": "{text}{text}"}, "template"), ({"words": ["a"]}, "words"),
+                              ({"words": ["a", "ab"]}, "words"), ({"pinned": True}, "pinned")]:
+            status, answer = score(**fields)
+            assert status == 400 and answer["error"]["param"] == param, (fields, answer)
+        assert len(score(text=["a"] * 128)[1]["data"]) == 128
+    with Server("--no-train", "--max-waiting", "256,tokens=2000") as server:  # the text is short, the prompts are not
+        status, answer = score(text=["a"] * 100, prompt=" word" * 100)
+        assert status == 400 and answer["error"]["param"] == "text" and "2000" in answer["error"]["message"], answer
 
 
 def test_a_model_rewards():
