@@ -221,6 +221,57 @@ def test_the_command_ends():
             assert says in run(server, "rollout", *words, status=status)[1], says
 
 
+def test_train_without_a_server():
+    """One command makes the model better by its own answers, and writes it.  Ended by a signal, or killed, it goes on
+    with --resume; what is wrong is named, and leaves nothing behind."""
+    with tempfile.TemporaryDirectory() as there:
+        data, out, other = (pathlib.Path(there, name) for name in ("tasks.jsonl", "out", "other"))
+        data.write_text("".join(json.dumps({"prompt": p, "reward": TASK["reward"]}) + "\n" for p in PROMPTS))
+        program = [test_api.BINARY, "train", test_api.MODEL]
+        own = ["--data", str(data), "--max-tokens", "4", "--update-tokens", "4096"]
+
+        def train(*words):
+            return subprocess.run([*program, *own, *words], capture_output=True, text=True, timeout=test_api.HANG)
+
+        done = train("regex=^ green", "--algo", "reinforce", "--out", str(out), "--lr", "2e-4", "--total-steps", "12",
+                     "--json")
+        *curve, job = [json.loads(line) for line in done.stdout.splitlines()]
+        assert done.returncode == 0 and job["status"] == "succeeded" and job["algo"] == "reinforce", done
+        assert [json.loads(line) for line in (out / "train.jsonl").open()] == curve and len(curve) >= 5, done
+        assert curve[0]["reward_mean"] <= 0.1 and max(p["reward_mean"] for p in curve) >= 0.3, curve
+        said = [subprocess.run([program[0], "complete", str(out), prompt, "--max-tokens", "4", "--temperature", "0"],
+                               capture_output=True, text=True, check=True, timeout=test_api.HANG).stdout
+                for prompt in PROMPTS]
+        assert any(text.startswith(" green") for text in said), said
+        log, words = other / "train.jsonl", ["--algo", "gspo", "--out", str(other), "--lr", "1e-5"]
+        for number in (signal.SIGINT, signal.SIGKILL):
+            process = subprocess.Popen([*program, *own, *words, "--total-steps", "4000"], stdout=subprocess.DEVNULL,
+                                       stderr=subprocess.PIPE, text=True)
+            seen = log.read_text().count("\n") if log.exists() else 0
+            until(lambda: process.poll() is not None or (log.exists() and log.read_text().count("\n") > seen + 2))
+            process.send_signal(number)
+            err = process.communicate(timeout=test_api.HANG)[1]
+            assert process.returncode == (130 if number == signal.SIGINT else -number), err
+            assert number == signal.SIGKILL or "--resume" in err.splitlines()[-1], err
+            words += ["--resume"] if number == signal.SIGINT else []
+        last = json.loads(log.read_text().splitlines()[-1])["optimizer_step"] + 2
+        assert "--out" in train(*words[:-1]).stderr and not (other / "model.safetensors").exists()
+        done = train(*words, "--total-steps", str(last))
+        steps = [json.loads(line)["optimizer_step"] for line in log.open()]
+        assert done.returncode == 0 and steps[-1] == last and (other / "model.safetensors").exists(), (done, steps)
+        good = ["--algo", "grpo", "--out", f"{there}/none"]
+        for wrong, says in [(["--resume"], "--resume"), (["--eval", "x"], "--eval"), (["--epochs", "2"], "--epochs"),
+                            (["--ranks", "2"], "--ranks"), (["json"], ":1: its reward"), (["none=1"], "is no reward"),
+                            (["--extra-body", '{"reference": "client"}'], "needs a server"), (["--algo", "ppo"], "--algo"),
+                            (["--extra-body", '{"reward": {"type": "exact"}}'], "answers"),
+                            (["--algo", "none", "--n", "4"], "--n"),
+                            (["--extra-body", '{"batc": 1}'], "batc"), (["--update-tokens", "9"], "--update-tokens"),
+                            (["--total-steps", "9999"], "updates"), (["--algo", "none", "json"], "--algo")]:
+            done = train(*good, *wrong)
+            assert done.returncode in (1, 2) and says in done.stderr, (wrong, done)
+        assert not os.path.exists(f"{there}/none")
+
+
 def test_on_policy_is_repeatable():
     """With max_staleness 0 and a seed, two servers draw, reward and learn the same."""
     curves = []
