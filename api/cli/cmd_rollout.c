@@ -17,7 +17,7 @@
  *
  * begins the same job in an engine of this process, which has no port.  The curve goes to
  * OUT/train.jsonl, too, log and checkpoints to OUT/state, and the trained model to OUT.  A signal
- * ends it, and --resume goes on from the newest checkpoint.
+ * ends it in order, a second one at once, and --resume goes on from the newest checkpoint.
  */
 #include "api/cli/commands.h"
 #include "api/cli/signals.h"
@@ -388,10 +388,12 @@ static int follow(struct follow *f, struct hzp_err_text *reterr)
     }
 }
 
-static void watch_signals(void)
+/* once: a second signal has its default effect. */
+static void watch_signals(bool once)
 {
     static const int watched[] = {SIGINT, SIGTERM, SIGHUP};
-    const struct sigaction action = {.sa_handler = on_signal}; /* without SA_RESTART */
+    const struct sigaction action = {.sa_handler = on_signal, /* without SA_RESTART */
+                                     .sa_flags = once ? (int)SA_RESETHAND : 0};
     for (int i = 0; i < HZP_COUNT(watched); i++)
         if (!hzp_signal_is_ignored(watched[i]))
             sigaction(watched[i], &action, NULL);
@@ -408,7 +410,7 @@ int hzp_cmd_rollout(const struct hzp_options *options)
         snprintf(f.id, sizeof(f.id), "%s", options->word[0]);
     else if (r >= 0)
         r = post(&f, &err);
-    watch_signals();
+    watch_signals(false);
     if (r >= 0 && f.own && !options->json)
         printf("%s: %d answers to each prompt, %d updates; Ctrl-C cancels it\n", f.id,
                (int)options->rollout.n, (int)options->rollout.updates);
@@ -462,11 +464,12 @@ static int check_own(const struct hzp_options *options, const char *state,
                      struct hzp_err_text *reterr)
 {
     const struct hzp_train_settings *o = &options->train;
-    const char *without = o->from_scratch                   ? "--from-scratch"
-                          : o->eval_data                    ? "--eval"
-                          : o->epochs > 1                   ? "--epochs"
-                          : options->engine.ranks.ranks > 1 ? "--ranks"
-                                                            : NULL;
+    const char *without = o->from_scratch                        ? "--from-scratch"
+                          : o->eval_data                         ? "--eval"
+                          : o->epochs > 1                        ? "--epochs"
+                          : o->too_long + 1 != HZP_TOO_LONG_FAIL ? "--too-long"
+                          : options->engine.ranks.ranks > 1      ? "--ranks"
+                                                                 : NULL;
     bool there = access(state, F_OK) == 0;
     if (without)
         return hzp_wrong(reterr, without, "cannot be used with --algo");
@@ -504,15 +507,18 @@ static int start_own(const json_t *body, const char *state, const char *copy,
 }
 
 /* What an earlier process had committed is learned first.  Returns the updates so far. */
-static int64_t catch_up(const struct hzp_engine *engine)
+static int64_t catch_up(struct hzp_engine *engine)
 {
     struct hzp_state_stats log;
     struct hzp_weights_stats now;
+    struct hzp_trainer_stats trainer;
     for (;;) {
         hzp_state_read_stats(engine->state, &log);
         hzp_weights_read_stats(engine->parts.weights, &now);
         int64_t through = hzp_state_finished_through(engine->state, now.learned_through);
-        if (HZP_MAX(through, 0) >= log.last_sequence_number || interrupts || left)
+        hzp_trainer_read_stats(engine->parts.trainer, &trainer);
+        bool ends = interrupts || left || trainer.broken || !hzp_engine_running(engine);
+        if (HZP_MAX(through, 0) >= log.last_sequence_number || ends)
             return now.finished_optimizer_step;
         nanosleep(&look_pause, NULL);
     }
@@ -537,13 +543,13 @@ static int save(void *ctx, const struct hzp_border *border)
 static int run_own(struct follow *f, json_t *body, struct hzp_err_text *reterr)
 {
     char path[PATH_MAX];
+    struct hzp_state_stats stats;
     int64_t done = catch_up(f->engine), wanted = (int64_t)number_of(body, "updates");
     if (done >= wanted)
         return 0;
     json_object_set_new(body, "updates", json_integer(wanted - done));
     json_object_set_new(body, "seed", json_integer((json_int_t)number_of(body, "seed") + done));
     HZP_TRY(hzp_rollouts_post(f->engine, body, &f->number, reterr));
-    hzp_state_keep(f->engine->state);
     snprintf(path, sizeof(path), "%s/train.jsonl", f->options->train.out);
     HZP_ENDED(hzp_file_end) FILE *log = f->log = fopen(path, "a");
     if (!log)
@@ -553,7 +559,13 @@ static int run_own(struct follow *f, json_t *body, struct hzp_err_text *reterr)
         printf("%s: %.0f answers to each prompt, updates %" PRId64 " to %" PRId64
                "; Ctrl-C ends it, and --resume goes on\n",
                f->id, number_of(body, "n"), done + 1, wanted);
-    return follow(f, reterr);
+    int status = follow(f, reterr);
+    hzp_state_read_stats(f->engine->state, &stats);
+    if (stats.last_sequence_number || status > 1)
+        hzp_state_keep(f->engine->state);
+    else /* nothing is there to go on from */
+        unlink(path);
+    return status;
 }
 
 static int train(struct follow *f, json_t *body, const char *copy, struct hzp_err_text *reterr)
@@ -590,7 +602,7 @@ int hzp_cmd_train_rollouts(const struct hzp_options *options)
         r = make_own_body(options, body, &err);
     if (r < 0 || (r = hzp_dir_make(out, &existed, &err)) < 0)
         return hzp_command_failed(r, &err);
-    watch_signals();
+    watch_signals(true);
     r = start_own(body, state, copy, &settings, &f.engine, &err);
     if (r >= 0)
         r = train(&f, body, copy, &err);

@@ -261,7 +261,8 @@ def test_train_without_a_server():
         assert done.returncode == 0 and steps[-1] == last and (other / "model.safetensors").exists(), (done, steps)
         good = ["--algo", "grpo", "--out", f"{there}/none"]
         for wrong, says in [(["--resume"], "--resume"), (["--eval", "x"], "--eval"), (["--epochs", "2"], "--epochs"),
-                            (["--ranks", "2"], "--ranks"), (["json"], ":1: its reward"), (["none=1"], "is no reward"),
+                            (["--ranks", "2"], "--ranks"), (["--too-long", "cut"], "--too-long"),
+                            (["json"], ":1: its reward"), (["none=1"], "is no reward"),
                             (["--extra-body", '{"reference": "client"}'], "needs a server"), (["--algo", "ppo"], "--algo"),
                             (["--extra-body", '{"reward": {"type": "exact"}}'], "answers"),
                             (["--algo", "none", "--n", "4"], "--n"),
@@ -269,6 +270,8 @@ def test_train_without_a_server():
                             (["--total-steps", "9999"], "updates"), (["--algo", "none", "json"], "--algo")]:
             done = train(*good, *wrong)
             assert done.returncode in (1, 2) and says in done.stderr, (wrong, done)
+        done = train(*good, "--extra-body", '{"reward": {"type": "regex", "pattern": "^never said$"}}')  # teaches nothing
+        assert done.returncode == 1 and "nothing more to learn" in done.stdout, done
         assert not os.path.exists(f"{there}/none")
 
 
