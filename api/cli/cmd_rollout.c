@@ -25,6 +25,7 @@
 #include "api/engine/engine.h"
 #include "api/http/routes/field_table.h"
 #include "api/http/routes/routes.h"
+#include "api/http/wire/fields.h"
 #include "api/learn/checkpoint.h"
 #include "base/file.h"
 #include "base/json.h"
@@ -421,18 +422,6 @@ int hzp_cmd_rollout(const struct hzp_options *options)
 
 /* ---- hzpserve train --algo ---- */
 
-static bool is_client(const json_t *json, const char *name)
-{
-    const char *word = json_string_value(json_object_get(json, name));
-    return word && !strcmp(word, "client");
-}
-
-static bool asks_client(const json_t *body)
-{
-    return is_client(json_object_get(body, "reward"), "type") || is_client(body, "advantage") ||
-           is_client(body, "reference");
-}
-
 /* The job, as `rollout` would post it. */
 static int make_own_body(const struct hzp_options *options, json_t *body,
                          struct hzp_err_text *reterr)
@@ -453,7 +442,9 @@ static int make_own_body(const struct hzp_options *options, json_t *body,
     if (!json_object_get(body, "reward"))
         return hzp_fail_param(reterr, HZP_EINVAL, "REWARD",
                               "no reward given; name one behind the model, or in each line");
-    if (json_is_false(json_object_get(body, "train")) || asks_client(body))
+    if (json_is_false(json_object_get(body, "train")) ||
+        hzp_given_word(json_object_get(body, "reward"), "type", "client") ||
+        hzp_given_word(body, "advantage", "client") || hzp_given_word(body, "reference", "client"))
         return hzp_wrong(reterr, "--extra-body",
                          "and REWARD may not ask for \"train\": false, or for what a client gives: "
                          "that needs a server (hzpserve rollout)");
