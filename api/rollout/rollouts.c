@@ -4,6 +4,7 @@
 #include "api/learn/lessons.h"
 #include "api/rollout/rollouts_state.h"
 #include "base/arena.h"
+#include "text/tokenizer/tokenizer.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
@@ -23,6 +24,7 @@ void hzp_rollout_free_prompts(struct hzp_rollout_spec *spec)
     for (int32_t i = 0; i < spec->prompts; i++) {
         free(spec->prompt[i].token);
         free(spec->prompt[i].reference);
+        json_decref(spec->prompt[i].messages);
     }
     free(spec->prompt);
     spec->prompt = NULL;
@@ -34,6 +36,7 @@ void hzp_rollout_spec_fini(struct hzp_rollout_spec *spec)
     hzp_rollout_free_prompts(spec);
     hzp_verifier_destroy(spec->verifier);
     json_decref(spec->consumers);
+    json_decref(spec->turns.tools);
     *spec = (struct hzp_rollout_spec){.prompts = 0};
 }
 
@@ -66,7 +69,8 @@ static int32_t count_waiting(const struct hzp_rollout_job *job)
 {
     int32_t n = 0;
     for (int32_t i = 0; job->slot && i < job->table.room * job->spec.n; i++)
-        n += hzp_rollout_at(job, i)->awaits;
+        n += hzp_rollout_at(job, i)->awaits ||
+             (job->spec.turns.client && hzp_rollout_at(job, i)->stage == HZP_TURN_ASKED);
     return n;
 }
 
@@ -102,6 +106,8 @@ static json_t *show(const struct hzp_rollout_job *job, bool whole)
         json_object_set_new(ret, "curve", points(job));
     if (spec->consumers)
         json_object_set(ret, "consumers", spec->consumers);
+    if (spec->turns.most)
+        json_object_set_new(json_object_get(ret, "samples"), "turns", json_integer(job->turns));
     return ret;
 }
 
@@ -257,6 +263,10 @@ static int check(const struct hzp_rollouts *r, const struct hzp_rollout_spec *sp
         return hzp_fail_param(reterr, HZP_EINVAL, "reward.type",
                               "this server was started without a command for rewards: its "
                               "operator gives one by HZP_REWARD_COMMAND in its environment");
+    if (!r->config.tools && spec->turns.most && !spec->turns.client)
+        return hzp_fail_param(reterr, HZP_EINVAL, "environment.type",
+                              "this server was started without a command for tools: its operator "
+                              "gives one by HZP_TOOL_COMMAND in its environment");
     if (members > HZP_ROLLOUT_MEMBERS_MAX || members * spec->max_tokens > TOKENS_MAX)
         return hzp_fail_param(reterr, HZP_EINVAL, "n",
                               "n * batch * (max_staleness + 1) is %" PRId64 ", at most %d, and "
@@ -424,9 +434,19 @@ static void destroy(struct hzp_rollouts *r)
         destroy_job(r->job[i]);
     json_decref(r->past);
     hzp_judge_destroy(r->judge);
+    hzp_judge_destroy(r->tools);
+    json_decref(r->ends);
     hzp_wake_fini(&r->wake);
     hzp_lock_fini(&r->lock);
     free(r);
+}
+
+void hzp_rollouts_renew(struct hzp_rollouts *r)
+{
+    hzp_judge_destroy(r->judge);
+    hzp_judge_destroy(r->tools);
+    r->judge = r->config.command ? hzp_judge_create(r->config.command, "reward") : NULL;
+    r->tools = r->config.tools ? hzp_judge_create(r->config.tools, "tool") : NULL;
 }
 
 struct hzp_rollouts *hzp_rollouts_start(const struct hzp_rollouts_config *config)
@@ -435,7 +455,14 @@ struct hzp_rollouts *hzp_rollouts_start(const struct hzp_rollouts_config *config
     r->config = *config;
     /* a client of an earlier run rewards none of these */
     r->last_sample = r->rows.last_lease = hzp_unix_ms();
-    r->judge = config->command ? hzp_judge_create(config->command) : NULL;
+    hzp_rollouts_renew(r);
+    r->ends = json_array();
+    for (int32_t i = 0; i < config->model->eos_count; i++) {
+        size_t bytes;
+        const char *text = hzp_tokenizer_spelling(config->tok, config->model->eos[i], &bytes);
+        if (text)
+            json_array_append_new(r->ends, json_stringn(text, bytes));
+    }
     hzp_wake_init(&r->wake);
     hzp_lock_init(&r->lock, HZP_LOCK_ROLLOUTS);
     restore(r);

@@ -46,6 +46,8 @@ static int64_t oldest_step(const struct hzp_rollouts *r, const struct hzp_reques
     int32_t n = atomic_load(&rq->out_count);
     for (int32_t i = 0; i < n && ret >= 0; i++) {
         int32_t v = 0;
+        if (!hzp_rollout_wrote(rq, i))
+            continue;
         while (v < r->versions && r->version[v].id != rq->out[i].version)
             v++;
         ret = v < r->versions ? HZP_MIN(ret, r->version[v].optimizer_step) : -1;
@@ -82,6 +84,8 @@ static void free_slot(struct hzp_rollouts *r, struct hzp_rollout_job *job, int32
         }
         free(a->reference);
         json_decref(a->text);
+        json_decref(a->said);
+        hzp_tokens_fini(&a->given);
         *a = (struct hzp_rollout_answer){.rq = NULL};
     }
     slot->submitted = 0;
@@ -95,10 +99,8 @@ static void end_job(struct hzp_rollouts *r, struct hzp_rollout_job *job,
     for (int32_t i = 0; i < job->table.room; i++)
         free_slot(r, job, i); /* may wait, and others look meanwhile */
     hzp_rollout_drop_reference(r, job);
-    if (r->judge) { /* the next job's command is not to answer this one's questions first */
-        hzp_judge_destroy(r->judge);
-        r->judge = hzp_judge_create(r->config.command);
-    }
+    hzp_rollouts_renew(
+        r); /* the next job's commands are not to answer this one's questions first */
     for (int32_t i = 0; i < job->table.room; i++) {
         free(job->slot[i].answer);
         job->table.group[i].state = HZP_GROUP_FREE;
@@ -128,11 +130,22 @@ static void begin_job(struct hzp_rollouts *r, struct hzp_rollout_job *job)
 
 /* ---- members ---- */
 
+/* The next turn begins with what the answer has so far, and with what was given to it. */
+static void carry(const struct hzp_rollout_answer *a, struct hzp_request *rq)
+{
+    int32_t n = atomic_load(&a->rq->out_count);
+    memcpy(rq->out, a->rq->out, (size_t)n * sizeof(*rq->out));
+    for (size_t i = 0; i < a->given.n; i++)
+        rq->out[n++] = (struct hzp_output){.token = a->given.ids[i]};
+    atomic_store(&rq->out_count, n);
+}
+
 /* All members of a group begin with the same seed, and differ by their choice. */
-static int submit(struct hzp_rollouts *r, const struct hzp_rollout_job *job, int32_t at,
-                  struct hzp_err_text *reterr)
+int hzp_rollout_submit(struct hzp_rollouts *r, const struct hzp_rollout_job *job, int32_t at,
+                       int32_t member, struct hzp_err_text *reterr)
 {
     struct hzp_rollout_slot *slot = &job->slot[at];
+    struct hzp_rollout_answer *a = &slot->answer[member];
     const struct hzp_rollout_prompt *p = &job->spec.prompt[slot->prompt];
     struct hzp_request *rq;
     if (hzp_request_create(p->token, p->count, job->spec.max_tokens, 0, false, &rq) < 0)
@@ -141,15 +154,18 @@ static int submit(struct hzp_rollouts *r, const struct hzp_rollout_job *job, int
     rq->sampling.temperature = job->spec.temperature;
     rq->sampling.seed =
         job->spec.seed + (uint64_t)job->table.group[at].number * 0x9e3779b97f4a7c15u;
-    rq->sampling.choice = (uint32_t)slot->submitted;
+    rq->sampling.choice = (uint32_t)member;
     rq->demands = (struct hzp_demands){.mode = HZP_CONTINUE, .max_staleness = -1, .fresh = true};
+    if (a->rq)
+        carry(a, rq);
     int code = hzp_scheduler_submit(r->config.scheduler, rq, reterr);
     if (code < 0) {
         hzp_request_destroy(rq);
         return code;
     }
-    slot->answer[slot->submitted].sample = ++r->last_sample;
-    slot->answer[slot->submitted++].rq = rq;
+    hzp_request_destroy(a->rq);
+    a->rq = rq;
+    a->sample = ++r->last_sample;
     hzp_loop_poke(r->config.loop);
     return HZP_OK;
 }
@@ -176,9 +192,10 @@ static int fill(struct hzp_rollouts *r, struct hzp_rollout_job *job, struct hzp_
         for (int32_t at = 0; at < job->table.room; at++)
             while (job->table.group[at].state == HZP_GROUP_OPEN &&
                    job->slot[at].submitted < job->spec.n) {
-                int code = submit(r, job, at, reterr);
+                int code = hzp_rollout_submit(r, job, at, job->slot[at].submitted, reterr);
                 if (code < 0)
                     return code == HZP_EBUSY ? HZP_OK : code;
+                job->slot[at].submitted++;
             }
     } while (begin_group(job));
     return HZP_OK;
@@ -201,7 +218,7 @@ static double judge(struct hzp_rollouts *r, const struct hzp_rollout_job *job,
     }
     hzp_lock_release(&r->lock);
     double ret = hzp_verify(job->spec.verifier, json_string_value(json), json_string_length(json),
-                            atomic_load(&a->rq->out_count), reference);
+                            hzp_rollout_written(a->rq), reference);
     hzp_lock_take(&r->lock);
     json_decref(json);
     return ret;
@@ -211,14 +228,14 @@ static double judge(struct hzp_rollouts *r, const struct hzp_rollout_job *job,
 static void look_at(struct hzp_rollouts *r, struct hzp_rollout_job *job, int32_t at, int32_t m)
 {
     struct hzp_rollout_answer *a = &job->slot[at].answer[m];
-    int32_t state = atomic_load(&a->rq->state);
-    bool whole = (state == HZP_REQUEST_STOPPED || state == HZP_REQUEST_LENGTH) &&
-                 atomic_load(&a->rq->out_count) > 0;
+    bool whole = hzp_rollout_is_answer(a->rq) && a->stage != HZP_TURN_LOST;
+    if (whole && job->spec.turns.most && a->stage != HZP_TURN_OVER)
+        return;
     if (whole && !a->text && !a->judged) {
         a->reward = judge(r, job, job->spec.prompt[job->slot[at].prompt].reference, a);
         a->judged = !a->text;
         job->answered++;
-        job->truncated += state == HZP_REQUEST_LENGTH;
+        job->truncated += atomic_load(&a->rq->state) == HZP_REQUEST_LENGTH;
     }
     if (a->judged || !whole || hzp_now_ns() > a->deadline_ns)
         hzp_rollout_table_end(&job->table, at, m, a->judged ? a->reward : NAN);
@@ -257,6 +274,7 @@ static struct hzp_sample *sample_of(const struct hzp_rollout_spec *spec,
                                                     HZP_LOSS_IS, HZP_LOSS_GSPO};
     bool grpo = spec->algo == HZP_ROLLOUT_GRPO, gspo = spec->algo == HZP_ROLLOUT_GSPO;
     int32_t n = atomic_load(&rq->out_count), first = rq->prompt_count;
+    int32_t written = hzp_rollout_written(rq);
     size_t count = (size_t)(first + n);
     HZP_FREED int32_t *token =
         hzp_xcalloc(count, 2 * sizeof(*token) + sizeof(struct hzp_row_loss) + 1);
@@ -266,8 +284,10 @@ static struct hzp_sample *sample_of(const struct hzp_rollout_spec *spec,
     memcpy(token, rq->prompt, (size_t)first * sizeof(*token));
     for (int32_t i = 0; i < n; i++) {
         token[first + i] = rq->out[i].token;
-        learn[first + i] = 1;
-        weight[first + i] = gspo ? (float)mean : grpo ? (float)mean / (float)n : 1;
+        learn[first + i] = hzp_rollout_wrote(rq, i);
+        if (!learn[first + i])
+            continue;
+        weight[first + i] = gspo ? (float)mean : grpo ? (float)mean / (float)written : 1;
         how[first + i] =
             (struct hzp_row_loss){.kind = kind[spec->algo],
                                   .inv_temperature = 1,
@@ -290,7 +310,7 @@ static double mean_tokens(const struct hzp_rollout_job *job, const int32_t *grou
         for (int32_t m = 0; m < job->spec.n; m++)
             if (job->table.group[group[i]].member[m].state == HZP_MEMBER_REWARDED) {
                 answers++;
-                tokens += atomic_load(&job->slot[group[i]].answer[m].rq->out_count);
+                tokens += hzp_rollout_written(job->slot[group[i]].answer[m].rq);
             }
     return answers > 0 ? tokens / answers : 1;
 }
@@ -315,7 +335,7 @@ static int32_t make_samples(struct hzp_rollouts *r, struct hzp_rollout_job *job,
             job->stale += !fresh;
             job->table.lost += !known;
             if (ret[count]) {
-                tokens += atomic_load(&a->rq->out_count);
+                tokens += hzp_rollout_written(a->rq);
                 job->next.kl += hzp_rollout_kl(a);
                 job->next.staleness = HZP_MAX(job->next.staleness, now - step);
                 count++;
@@ -441,7 +461,9 @@ static void advance(struct hzp_rollouts *r, struct hzp_rollout_job *job)
     int code = HZP_OK;
     if (!job->reference && hzp_rollout_take_reference(r, job) < 0)
         return; /* the loop has ended, and the thread ends the job */
-    code = hzp_rollout_ask(r, job, &err);
+    code = hzp_rollout_converse(r, job, &err);
+    if (code >= 0)
+        code = hzp_rollout_ask(r, job, &err);
     collect(r, job);
     settle(r, job);
     if (code >= 0)
