@@ -4,6 +4,7 @@
 #include "api/learn/lessons.h"
 #include "api/rollout/rollouts_state.h"
 #include "base/arena.h"
+#include "base/words.h"
 #include "text/tokenizer/tokenizer.h"
 
 #include <inttypes.h>
@@ -37,6 +38,7 @@ void hzp_rollout_spec_fini(struct hzp_rollout_spec *spec)
     hzp_verifier_destroy(spec->verifier);
     json_decref(spec->consumers);
     json_decref(spec->turns.tools);
+    json_decref(spec->body);
     *spec = (struct hzp_rollout_spec){.prompts = 0};
 }
 
@@ -78,13 +80,13 @@ static json_t *show(const struct hzp_rollout_job *job, bool whole)
 {
     const struct hzp_rollout_table *g = &job->table;
     const struct hzp_rollout_spec *spec = &job->spec;
-    json_t *ret =
-        json_pack("{s:o, s:s, s:s, s:I, s:o, s:b, s:s, s:i, s:i, s:i}", "id",
-                  json_sprintf("rollout-%" PRIu64, job->id), "object", "rollout", "status",
-                  hzp_rollout_status_name(job->status), "created_at", (json_int_t)job->created_s,
-                  "reason", job->why[0] ? json_string(job->why) : json_null(), "train", spec->train,
-                  "algo", hzp_rollout_algo_name(spec->algo), "n", (int)spec->n, "batch",
-                  (int)spec->batch, "max_staleness", (int)spec->staleness);
+    json_t *ret = json_pack(
+        "{s:o, s:s, s:s, s:I, s:o, s:b, s:s, s:i, s:i, s:i}", "id",
+        json_sprintf("rollout-%" PRIu64, job->id), "object", "rollout", "status",
+        hzp_rollout_status_name(job->goes_on ? HZP_ROLLOUT_QUEUED : job->status), "created_at",
+        (json_int_t)job->created_s, "reason", job->why[0] ? json_string(job->why) : json_null(),
+        "train", spec->train, "algo", hzp_rollout_algo_name(spec->algo), "n", (int)spec->n, "batch",
+        (int)spec->batch, "max_staleness", (int)spec->staleness);
     json_object_set_new(ret, "updates",
                         json_pack("{s:i, s:i, s:i}", "wanted", spec->train ? (int)spec->updates : 0,
                                   "learned", (int)job->done, "rejected", (int)job->rejected));
@@ -131,7 +133,6 @@ void hzp_rollouts_keep(const struct hzp_rollouts *r)
     hzp_state_put_rollouts(r->config.state, all);
 }
 
-/* What had not ended has failed. */
 static void restore(struct hzp_rollouts *r)
 {
     json_t *job;
@@ -144,17 +145,9 @@ static void restore(struct hzp_rollouts *r)
     }
     json_array_foreach(r->past, i, job)
     {
-        const char *status = json_string_value(json_object_get(job, "status"));
         const char *name = json_string_value(json_object_get(job, "id"));
         if (name && sscanf(name, "rollout-%" SCNu64, &id) == 1)
             r->last_id = HZP_MAX(r->last_id, id);
-        if (!status || (strcmp(status, "queued") && strcmp(status, "running")))
-            continue;
-        json_object_set_new(job, "status", json_string("failed"));
-        json_object_set_new(
-            job, "reason",
-            json_string("the server stopped while it ran: what it had committed is learned from "
-                        "the log; post it again for the updates that are missing"));
     }
 }
 
@@ -327,17 +320,23 @@ static int enqueue(struct hzp_rollouts *r, struct hzp_rollout_job *job, struct h
     if (open == HZP_ROLLOUTS_OPEN)
         return hzp_fail(reterr, HZP_EBUSY, "%d jobs of rollouts have not ended", open);
     make_room(r);
-    job->id = ++r->last_id;
+    if (!job->id) {
+        job->id = r->last_id + 1;
+        HZP_TRY(hzp_rollout_keep(r, job, true, reterr));
+    }
+    r->last_id = HZP_MAX(r->last_id, job->id);
     r->job[r->jobs++] = job;
     hzp_rollouts_keep(r);
     return HZP_OK;
 }
 
-int hzp_rollouts_add(struct hzp_rollouts *r, struct hzp_rollout_spec *spec, uint64_t *ret_id,
-                     struct hzp_err_text *reterr)
+/* id 0: of a new job. */
+static int add(struct hzp_rollouts *r, struct hzp_rollout_spec *spec, uint64_t id, uint64_t *ret_id,
+               struct hzp_err_text *reterr)
 {
     struct hzp_rollout_job *job = hzp_xcalloc(1, sizeof(*job));
     job->spec = *spec;
+    job->id = id;
     *spec = (struct hzp_rollout_spec){.prompts = 0};
     int code = check(r, &job->spec, reterr);
     if (code >= 0) {
@@ -350,7 +349,9 @@ int hzp_rollouts_add(struct hzp_rollouts *r, struct hzp_rollout_spec *spec, uint
         job->point = hzp_xcalloc((size_t)job->spec.updates, sizeof(*job->point));
         job->created_s = hzp_unix_ms() / 1000;
         hzp_lock_take(&r->lock);
-        code = enqueue(r, job, reterr);
+        code = id ? hzp_rollout_restore(r, job, reterr) : HZP_OK;
+        if (code >= 0)
+            code = enqueue(r, job, reterr);
         *ret_id = job->id;
         hzp_lock_release(&r->lock);
         hzp_wake_poke(&r->wake);
@@ -358,6 +359,48 @@ int hzp_rollouts_add(struct hzp_rollouts *r, struct hzp_rollout_spec *spec, uint
     if (code < 0)
         destroy_job(job);
     return code;
+}
+
+int hzp_rollouts_add(struct hzp_rollouts *r, struct hzp_rollout_spec *spec, uint64_t *ret_id,
+                     struct hzp_err_text *reterr)
+{
+    return add(r, spec, 0, ret_id, reterr);
+}
+
+/* Goes on with a job that had not ended.  False: it has failed, as `past` says then. */
+static bool resume(struct hzp_rollouts *r, json_t *past, hzp_rollout_reader *read, const void *ctx)
+{
+    struct hzp_err_text err = {.text = ""};
+    struct hzp_rollout_spec spec = {.prompts = 0};
+    uint64_t id = 0;
+    sscanf(json_string_value(json_object_get(past, "id")), "rollout-%" SCNu64, &id);
+    json_auto_t *body = hzp_rollout_body(r, id);
+    int code = body ? read(ctx, body, &spec, &err) : HZP_ENOENT;
+    if (code >= 0)
+        code = add(r, &spec, id, &id, &err);
+    hzp_rollout_spec_fini(&spec);
+    if (code >= 0)
+        return true;
+    if (body)
+        hzp_rollout_forget(r, id);
+    json_object_set_new(past, "status", json_string("failed"));
+    json_object_set_new(past, "reason",
+                        json_sprintf("the server stopped while it ran: what it had committed is "
+                                     "learned from the log; post it again for the updates that "
+                                     "are missing%s%s",
+                                     *err.text ? ". It cannot go on: " : "", err.text));
+    return false;
+}
+
+void hzp_rollouts_resume(struct hzp_rollouts *r, hzp_rollout_reader *read, const void *ctx)
+{
+    for (size_t i = json_array_size(r->past); i-- > 0;) { /* the oldest first */
+        json_t *past = json_array_get(r->past, i);
+        const char *status = json_string_value(json_object_get(past, "status"));
+        if (status && hzp_among("queued running", status) && resume(r, past, read, ctx))
+            json_array_remove(r->past, i);
+    }
+    hzp_rollouts_keep(r);
 }
 
 /* ---- asking ---- */
@@ -381,6 +424,8 @@ int hzp_rollouts_cancel(struct hzp_rollouts *r, uint64_t id, struct hzp_err_text
         if (!job->slot) {
             job->status = HZP_ROLLOUT_CANCELLED;
             hzp_rollout_free_prompts(&job->spec);
+            if (hzp_rollout_outlives(job))
+                hzp_rollout_forget(r, job->id);
         }
         hzp_rollouts_keep(r);
     }

@@ -25,9 +25,9 @@
  * With kl > 0 each token's loss has kl times the divergence from a reference (device/ops.h): a
  * client's, or the version that serves when it begins, which takes a slot until it ends.
  *
- * Only what is committed is durable.  The tables are in memory: a job that a restart interrupts has
- * failed, and says how many updates it had; what it had committed is learned once, from the log.
- * Jobs run one after the other.
+ * Tables, rewards and leases are in memory.  What is committed is learned once, from the log, also
+ * after kill -9, and so is each further group of a job that goes on (rollouts_kept.c); another job
+ * has failed then, and says how many updates it had.  Jobs run one after the other.
  *
  * Bounds: HZP_ROLLOUTS_OPEN jobs that have not ended; HZP_ROLLOUTS_KEPT that have; per job the
  * limits below.
@@ -98,6 +98,7 @@ struct hzp_rollout_spec {
     bool client_reference; /* clients say its log-probabilities; else: see above */
     json_t *consumers;     /* owned: names of those that have to take each answer; NULL: none */
     struct hzp_rollout_turns turns;
+    json_t *body; /* owned: what the spec was read from, with the seed; NULL: it is not kept */
 };
 void hzp_rollout_spec_fini(struct hzp_rollout_spec *spec); /* also of one that is all 0 */
 
@@ -128,6 +129,11 @@ void hzp_rollouts_stop(struct hzp_rollouts *r);
  * HZP_EBUSY: HZP_ROLLOUTS_OPEN have not ended; HZP_ECANCELED: the server stops. */
 int hzp_rollouts_add(struct hzp_rollouts *r, struct hzp_rollout_spec *spec, uint64_t *ret_id,
                      struct hzp_err_text *reterr);
+/* Goes on with the jobs of an earlier server, before others are added.  read: makes a spec of its
+ * body, as it was made when it was added. */
+typedef int hzp_rollout_reader(const void *ctx, const json_t *body, struct hzp_rollout_spec *ret,
+                               struct hzp_err_text *reterr);
+void hzp_rollouts_resume(struct hzp_rollouts *r, hzp_rollout_reader *read, const void *ctx);
 /* A job as GET /v1/rollouts/{id} shows it; all of them, newest first, without curves.  New
  * references; NULL: there is no such job. */
 json_t *hzp_rollouts_job(struct hzp_rollouts *r, uint64_t id);

@@ -32,10 +32,15 @@ static bool refers(const struct hzp_rollout_spec *spec)
     return spec->kl > 0 && !spec->client_reference;
 }
 
+bool hzp_rollout_holds(const struct hzp_rollout_spec *spec)
+{
+    return refers(spec) || hzp_verifier_is_pinned(spec->verifier);
+}
+
 int hzp_rollout_take_reference(struct hzp_rollouts *r, struct hzp_rollout_job *job)
 {
     struct hold h = {.r = r};
-    if (!refers(&job->spec) && !hzp_verifier_is_pinned(job->spec.verifier))
+    if (!hzp_rollout_holds(&job->spec))
         return HZP_OK;
     hzp_lock_release(&r->lock);
     int code = hzp_loop_call(r->config.loop, hold, &h);

@@ -111,9 +111,13 @@ static void end_job(struct hzp_rollouts *r, struct hzp_rollout_job *job,
     job->slot = NULL;
     r->running = 0;
     job->status = status;
-    snprintf(job->why, sizeof(job->why), "%s", why);
+    job->goes_on = why == stopped && hzp_rollout_outlives(job);
+    if (!job->goes_on && hzp_rollout_outlives(job))
+        hzp_rollout_forget(r, job->id);
+    snprintf(job->why, sizeof(job->why), "%s", job->goes_on ? "" : why);
     hzp_log(HZP_LOG_INFO, "train", "rollouts id=%" PRIu64 " %s updates=%d reward=%.3f%s%s", job->id,
-            hzp_rollout_status_name(status), job->done, reward, *why ? ": " : "", why);
+            job->goes_on ? "waits for the next start" : hzp_rollout_status_name(status), job->done,
+            reward, *job->why ? ": " : "", job->why);
     hzp_rollouts_keep(r);
 }
 
@@ -177,11 +181,12 @@ static bool begin_group(struct hzp_rollout_job *job)
     struct hzp_rollout_table *t = &job->table;
     bool wanted = spec->train ? t->begun - t->dropped < (int64_t)spec->updates * spec->batch
                               : t->begun < spec->prompts;
+    wanted |= t->agains > 0;
     int32_t at = -1;
     if (wanted)
         at = hzp_rollout_table_begin(t, spec->train ? job->done + job->rejected : INT32_MAX);
     if (at >= 0)
-        job->slot[at].prompt = (int32_t)((t->begun - 1) % spec->prompts);
+        job->slot[at].prompt = (int32_t)((t->group[at].number - 1) % spec->prompts);
     return at >= 0;
 }
 
@@ -352,7 +357,7 @@ static int commit(struct hzp_rollouts *r, struct hzp_rollout_job *job, struct hz
     struct hzp_sample_queue_stats queue;
     struct hzp_rollout_table *t = &job->table;
     int32_t group[HZP_ROLLOUT_BATCH_MAX], groups;
-    char session[40];
+    char session[40], note[HZP_ROLLOUT_NOTE];
     int code = HZP_OK;
     hzp_sample_queue_read_stats(hzp_state_queue(r->config.state), &queue);
     if (job->last || queue.samples || !(groups = hzp_rollout_table_take(t, false, group)))
@@ -368,12 +373,17 @@ static int commit(struct hzp_rollouts *r, struct hzp_rollout_job *job, struct hz
     note_versions(r);
     int32_t count = job->next.samples = make_samples(r, job, group, groups, sample);
     snprintf(session, sizeof(session), "rollout-%" PRIu64, job->id);
+    job->committed += count; /* as what is kept of it says, if they are */
+    bool outlives = hzp_rollout_outlives(job);
+    HZP_FREED char *kept = outlives ? hzp_rollout_kept(job) : NULL;
+    struct hzp_body_key key = {.session = session, .note_text = kept};
+    if (outlives)
+        key.note = hzp_rollout_note(job, note);
     if (count)
-        code = hzp_state_accept_samples(r->config.state, sample, count, session, &job->first,
+        code = hzp_state_accept_samples(r->config.state, sample, count, &key, &job->first,
                                         &job->last, reterr);
     else
         free(sample);
-    job->committed += code == HZP_OK ? count : 0;
     for (int32_t i = 0; i < groups; i++) {
         hzp_rollout_table_release(t, group[i], !count);
         free_slot(r, job, group[i]);
@@ -383,14 +393,14 @@ static int commit(struct hzp_rollouts *r, struct hzp_rollout_job *job, struct hz
 }
 
 /* If the samples that were committed are learned, or never will be, the update counts. */
-static void settle(struct hzp_rollouts *r, struct hzp_rollout_job *job)
+static int settle(struct hzp_rollouts *r, struct hzp_rollout_job *job, struct hzp_err_text *reterr)
 {
     struct hzp_rollout_point *p = &job->next;
     if (!job->last)
-        return;
+        return HZP_OK;
     int64_t through = weights_stats(r).learned_through;
     if (!hzp_state_settled(r->config.state, job->first, job->last, through))
-        return;
+        return HZP_OK;
     bool learned = hzp_state_learned(r->config.state, job->last, through) == HZP_EXAMPLE_LEARNED;
     const struct hzp_version_record *by = NULL; /* the oldest version that has learned them */
     note_versions(r);
@@ -403,7 +413,7 @@ static void settle(struct hzp_rollouts *r, struct hzp_rollout_job *job)
         p->optimizer_step = by->optimizer_step;
         p->version = by->id;
     }
-    p->seconds = (double)(hzp_now_ns() - job->begin_ns) * 1e-9;
+    p->seconds = job->before_s + (double)(hzp_now_ns() - job->begin_ns) * 1e-9;
     job->late += learned && p->staleness > job->spec.staleness ? p->samples : 0;
     job->rejected += !learned;
     if (learned)
@@ -415,6 +425,19 @@ static void settle(struct hzp_rollouts *r, struct hzp_rollout_job *job)
             job->id, job->done + job->rejected, job->spec.updates, learned ? "learned" : "rejected",
             p->samples, p->reward_mean, p->staleness, job->table.dropped);
     hzp_rollouts_keep(r);
+    return hzp_rollout_keep(r, job, false, reterr);
+}
+
+/* After a restart: whether samples wait that were committed before it.  Answers that were drawn
+ * meanwhile would be too old. */
+static bool catches_up(const struct hzp_rollouts *r, struct hzp_rollout_job *job)
+{
+    struct hzp_sample_queue_stats queue;
+    if (job->catches_up) {
+        hzp_sample_queue_read_stats(hzp_state_queue(r->config.state), &queue);
+        job->catches_up = job->last || queue.samples;
+    }
+    return job->catches_up;
 }
 
 /* ---- a job ---- */
@@ -465,7 +488,8 @@ static void advance(struct hzp_rollouts *r, struct hzp_rollout_job *job)
     if (code >= 0)
         code = hzp_rollout_ask(r, job, &err);
     collect(r, job);
-    settle(r, job);
+    if (code >= 0)
+        code = settle(r, job, &err);
     if (code >= 0)
         code = hzp_rollout_refer(r, job, &err);
     if (code >= 0 && job->spec.train)
@@ -477,7 +501,7 @@ static void advance(struct hzp_rollouts *r, struct hzp_rollout_job *job)
         end_job(r, job, job->cancel ? HZP_ROLLOUT_CANCELLED : how, why);
         return;
     }
-    if (code >= 0)
+    if (code >= 0 && !catches_up(r, job))
         code = fill(r, job, &err);
     if (code < 0) /* cancelled: the scheduler stops before this thread is told to */
         end_job(r, job, HZP_ROLLOUT_FAILED, code == HZP_ECANCELED ? stopped : err.text);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* api/rollout/rollouts_state.h - the structs of rollouts, private to the files that implement them:
  * rollouts.c (the handle), rollouts_run.c (the thread), rollouts_reference.c,
- * rollouts_judge.c, rollouts_samples.c, rollouts_turns.c.
+ * rollouts_judge.c, rollouts_kept.c, rollouts_samples.c, rollouts_turns.c.
  *
  * Thread: under the lock, which the thread holds but while it waits; what is marked is fixed.
  */
@@ -78,13 +78,16 @@ struct hzp_rollout_job {
     struct hzp_rollout_spec spec; /* fixed, but for its prompts, which go when the job ends */
     enum hzp_rollout_status status;
     bool cancel;
+    bool goes_on; /* it has ended here, and the next server goes on with it */
     char why[256];
     struct hzp_rollout_table table;
     struct hzp_rollout_slot *slot; /* [table.room]; NULL: it does not run */
     struct hzp_version *reference; /* held while the job runs; NULL: it has none */
     uint64_t begin_ns;
-    int64_t first, last;             /* the samples that are being learned; last 0: none */
-    int32_t done, rejected;          /* updates: learned; refused by the gate, or taken back */
+    double before_s;        /* that it ran before a restart */
+    bool catches_up;        /* after a restart: what was committed is to be learned again first */
+    int64_t first, last;    /* the samples that are being learned; last 0: none */
+    int32_t done, rejected; /* updates: learned; refused by the gate, or taken back */
     struct hzp_rollout_point *point; /* [updates], `done` of them; */
     struct hzp_rollout_point next;   /* and what is being learned */
     int64_t rewarded;                /* of the table, at that point */
@@ -200,7 +203,27 @@ json_t *hzp_rollout_text(const struct hzp_rollouts *r, const struct hzp_request 
 /* Ends the operator's commands; each is started again when it is asked. */
 void hzp_rollouts_renew(struct hzp_rollouts *r);
 
-/* Writes what is kept of all jobs. */
+/* ---- what is kept ---- */
+
+enum { HZP_ROLLOUT_NOTE = 64 };
+/* Whether the next server goes on with the job, when this one stops. */
+bool hzp_rollout_outlives(const struct hzp_rollout_job *job);
+/* The note that says where it is: its text, owned by the caller, and its name. */
+char *hzp_rollout_kept(struct hzp_rollout_job *job);
+const char *hzp_rollout_note(const struct hzp_rollout_job *job, char ret[HZP_ROLLOUT_NOTE]);
+/* Writes it, with the body of a new job; no effect on one that ends with this server. */
+int hzp_rollout_keep(struct hzp_rollouts *r, struct hzp_rollout_job *job, bool body,
+                     struct hzp_err_text *reterr);
+void hzp_rollout_forget(struct hzp_rollouts *r, uint64_t id);
+/* The body of a job that has not ended, a new reference; NULL: none is kept.  Where the job is,
+ * which is new otherwise: HZP_EFORMAT. */
+json_t *hzp_rollout_body(const struct hzp_rollouts *r, uint64_t id);
+int hzp_rollout_restore(const struct hzp_rollouts *r, struct hzp_rollout_job *job,
+                        struct hzp_err_text *reterr);
+/* Whether it has a version held for as long as it runs. */
+bool hzp_rollout_holds(const struct hzp_rollout_spec *spec);
+
+/* Writes what is shown of all jobs. */
 void hzp_rollouts_keep(const struct hzp_rollouts *r);
 
 static inline bool hzp_rollout_ended(const struct hzp_rollout_job *job)

@@ -152,18 +152,27 @@ static int read_turns(const json_t *body, struct hzp_rollout_turns *ret,
     return r;
 }
 
-static int read_spec(const struct hzp_engine *engine, const json_t *body,
-                     struct hzp_rollout_spec *ret, struct hzp_err_text *reterr)
+static int read_spec(const void *ctx, const json_t *body, struct hzp_rollout_spec *ret,
+                     struct hzp_err_text *reterr)
 {
+    const struct hzp_engine *engine = ctx;
     const json_t *reward = json_object_get(body, "reward");
     if (!json_is_object(reward))
         return hzp_wrong(reterr, "reward", "must be given: {\"type\"}");
     read_numbers(body, ret);
+    ret->body = json_copy((json_t *)(uintptr_t)body);
+    json_object_set_new(ret->body, "seed", json_integer((json_int_t)ret->seed));
     if (!json_is_null(json_object_get(body, "consumers")))
         ret->consumers = json_incref(json_object_get(body, "consumers"));
     HZP_TRY(hzp_verifier_create(reward, &ret->verifier, reterr));
     HZP_TRY(read_turns(body, &ret->turns, reterr));
     return read_prompts(engine, body, ret, reterr);
+}
+
+void hzp_rollouts_go_on(struct hzp_engine *engine)
+{
+    if (engine->rollouts)
+        hzp_rollouts_resume(engine->rollouts, read_spec, engine);
 }
 
 /* ---- routes ---- */

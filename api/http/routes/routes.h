@@ -23,5 +23,8 @@ hzp_route_of hzp_route_completion, hzp_route_count_tokens, hzp_route_feedback, h
 bool hzp_feed_examples(struct hzp_exchange *x);
 
 struct hzp_page;
+/* Goes on with the rollouts of an earlier server. */
+void hzp_rollouts_go_on(struct hzp_engine *engine);
+
 /* Writes the metrics of rollouts. */
 void hzp_rollouts_metrics(struct hzp_page *page, const struct hzp_engine *engine);
