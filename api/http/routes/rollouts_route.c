@@ -138,7 +138,9 @@ static int read_turns(const json_t *body, struct hzp_rollout_turns *ret,
     const json_t *tools = json_object_get(body, "tools"),
                  *how = json_object_get(body, "environment");
     int64_t most = 8;
-    ret->tools = json_is_null(tools) ? NULL : json_incref((json_t *)(uintptr_t)tools);
+    if (tools && !json_is_null(tools) && !json_is_array(tools))
+        return hzp_wrong(reterr, "tools", "must be a list");
+    ret->tools = json_is_array(tools) ? json_incref((json_t *)(uintptr_t)tools) : NULL;
     if (!how || json_is_null(how))
         return HZP_OK;
     ret->client = hzp_given_word(how, "type", "client");
