@@ -99,7 +99,6 @@ int hzp_state_teach_again(struct hzp_state *s, const struct hzp_logged_lesson *l
 /* Names of notes in the log; the second is known to train/table/sample_log_marks.c. */
 static const char figures_name[] = "effect-", texts_name[] = "effect_texts-";
 static const char reason_name[] = "rejected-";
-static const char rollouts_name[] = "rollouts-";
 
 void hzp_lesson_answer(const struct hzp_sample *sample, int32_t *ret_begin, int32_t *ret_end)
 {
@@ -200,18 +199,6 @@ json_t *hzp_state_reason(struct hzp_state *s, int64_t first, int64_t last)
     if (!*why)
         hzp_sample_log_note(s->log, name, why, sizeof(why), NULL);
     return *why ? json_string(why) : json_null();
-}
-
-void hzp_state_put_rollouts(struct hzp_state *s, const json_t *list)
-{
-    struct hzp_err_text err = {.text = ""};
-    if (put_json(s, rollouts_name, 0, list, &err) < 0)
-        hzp_log(HZP_LOG_WARN, "state", "the list of rollouts is not kept: %s", err.text);
-}
-
-json_t *hzp_state_rollouts(struct hzp_state *s)
-{
-    return read_json(s, rollouts_name, 0);
 }
 
 int hzp_state_put_note(struct hzp_state *s, const char *name, const char *value,

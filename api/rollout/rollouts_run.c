@@ -112,13 +112,13 @@ static void end_job(struct hzp_rollouts *r, struct hzp_rollout_job *job,
     r->running = 0;
     job->status = status;
     job->goes_on = why == stopped && hzp_rollout_outlives(job);
-    if (!job->goes_on && hzp_rollout_outlives(job))
-        hzp_rollout_forget(r, job->id);
     snprintf(job->why, sizeof(job->why), "%s", job->goes_on ? "" : why);
     hzp_log(HZP_LOG_INFO, "train", "rollouts id=%" PRIu64 " %s updates=%d reward=%.3f%s%s", job->id,
             job->goes_on ? "waits for the next start" : hzp_rollout_status_name(status), job->done,
             reward, *job->why ? ": " : "", job->why);
     hzp_rollouts_keep(r);
+    if (!job->goes_on && hzp_rollout_outlives(job)) /* when the list says how it has ended */
+        hzp_rollout_forget(r, job->id);
 }
 
 static void begin_job(struct hzp_rollouts *r, struct hzp_rollout_job *job)
