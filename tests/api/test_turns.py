@@ -259,7 +259,6 @@ def test_a_command_answers_calls():
 def test_a_command_fails():
     """One that ends now and then loses one answer each time; its end, its silence, and answers that are none fail the job
     when they do not stop."""
-    quick = {"type": "command", "timeout": 0.4}
     with tempfile.TemporaryDirectory() as there:
         with Tools(there, "if number == 3: sys.exit(3)") as server:
             job = end(server, begin(server, **{**TASK, "n": 16}))
@@ -271,7 +270,8 @@ def test_a_command_fails():
                                ("said[0]['role'] = 5", "messages[0].role"), ("said[0]['content'] = 5", "messages[0].content"),
                                ("sys.stdout.write('x' * 100000); sys.stdout.flush()", "too long")]:
                 script.write_text(TOOL % more)
-                job = end(server, begin(server, **{**TASK, "n": 16, "environment": quick}), "failed")
+                how = {"type": "command", "timeout": 0.4 if "sleep" in more else 60}
+                job = end(server, begin(server, **{**TASK, "n": 16, "environment": how}), "failed")
                 assert "the tool command" in job["reason"] and says in job["reason"], (says, job)
                 assert "5 times in a row" in job["reason"], job
                 assert server.complete(max_tokens=1).choices
