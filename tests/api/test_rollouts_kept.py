@@ -1,0 +1,142 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Jobs of rollouts go on after a kill or a stop of the server, and learn each of their groups once.
+
+    test_rollouts_kept.py HZPSERVE MODEL_DIR [TEST ...]
+
+The server and its client are those of test_api.py.
+"""
+import pathlib
+import signal
+import sqlite3
+import sys
+import tempfile
+import time
+
+import test_api
+from test_api import Server, until
+from test_rollouts import LEARNS, begin, end, look, rows
+
+
+def test_a_kill_loses_no_sample_and_repeats_none():
+    """After kill -9 the job goes on; what it had committed is learned once."""
+    interrupt(signal.SIGKILL)
+
+
+def test_a_stop_does_not_wait_for_jobs():
+    """The same, in order."""
+    assert interrupt(signal.SIGTERM) == 0
+
+
+def test_each_group_is_learned_once():
+    """However often the server is killed, a job has in the end learned each of its groups once, and shows the curve of
+    all its updates."""
+    prompts = [f"{name}'s {thing} is" for name in ("Bert", "Ann", "Otto", "Wilma", "Hello", "Rupert", "Helga", "Mercy")
+               for thing in ("kite", "cup", "bell", "blanket", "basket", "shirt")]
+    with tempfile.TemporaryDirectory(prefix="hzpserve-test-") as state:
+        options = [*LEARNS, "--effect", "0", "--checkpoint-every", "5"]
+        path, before, seen, wait, kills = None, 0, [], 0.0, 0
+        while True:
+            with Server(*options, state=state) as server:
+                path = path or begin(server, prompts=prompts, n=2, updates=120, batch=2, advantage="none",
+                                     reward={"type": "regex", "pattern": "^"})
+                job = look(server, path)
+                assert job["status"] in ("queued", "running", "succeeded"), job
+                assert job["updates"]["learned"] >= before and [p["update"] for p in job["curve"]] == list(
+                    range(1, job["updates"]["learned"] + 1)), job
+                wait = (wait + 0.19) % 0.7
+                if kills < 8 and job["status"] != "succeeded":
+                    time.sleep(0.1 + wait)
+                    job = look(server, path)
+                    before, seen = job["updates"]["learned"], job["curve"]
+                    server.process.kill()
+                    server.process.wait(test_api.HANG)
+                    kills += 1
+                    continue
+                job = end(server, path)
+                assert job["curve"][:before] == seen and len(job["curve"]) == 120 and kills > 3, (job, kills)
+                assert job["samples"]["committed"] == 480 and job["samples"]["stale"] == job["samples"]["late"] == 0, job
+                until(lambda: look(server, test_api.EXAMPLES)["learned_through"] == 480)
+                check_learned_once(server, 480)
+                wanted = {tuple(server.post("/tokenize", {"prompt": p})[2]["tokens"]) for p in prompts}
+            break
+        learned = [tokens[:min(losses)] for tokens, losses in rows(state, 0)]
+        assert sorted(learned) == sorted(10 * list(wanted)), learned
+        with sqlite3.connect(pathlib.Path(state, "samples.db")) as log:
+            assert not log.execute("SELECT key FROM meta WHERE key LIKE 'rollout%-%' AND key != 'rollouts-0'").fetchall()
+
+
+def test_what_does_not_go_on():
+    """A job whose reference was the version from its beginning has failed after a restart, and so has one that learns
+    nothing; one that the next server cannot take says why."""
+    with tempfile.TemporaryDirectory(prefix="hzpserve-test-") as state:
+        with Server(*LEARNS, "--slots", "3", state=state) as server:
+            client = {"type": "client"}
+            paths = [begin(server, kl=0.1, reward=client), begin(server, train=False, reward=client),
+                     begin(server, reward=client), begin(server, batch=30, reward=client, updates=1)]
+            until(lambda: look(server, paths[0])["samples"]["waiting"])
+            server.process.kill()
+            server.process.wait(test_api.HANG)
+        with Server(*LEARNS[:2], "--update-tokens", "2048", state=state) as server:
+            jobs = [look(server, path) for path in paths]
+            assert [job["status"] for job in jobs] == ["failed", "failed", "running", "failed"], jobs
+            assert "the server stopped" in jobs[0]["reason"] and "the server stopped" in jobs[1]["reason"], jobs
+            assert "--update-tokens" in jobs[3]["reason"], jobs
+            server.post(paths[2], "", method="DELETE")
+            end(server, paths[2], "cancelled")
+        with Server(*LEARNS, state=state) as server:
+            assert [look(server, path)["status"] for path in paths] == ["failed", "failed", "cancelled", "failed"]
+
+
+def interrupt(how):
+    with tempfile.TemporaryDirectory(prefix="hzpserve-test-") as state:
+        server = Server(*LEARNS, "--checkpoint-every", "3", state=state)
+        server.__enter__()
+        path = begin(server, updates=1000)
+        until(lambda: look(server, path)["updates"]["learned"] >= 7)
+        server.process.send_signal(how)
+        status = server.process.wait(test_api.HANG)
+        server.state.cleanup()
+        with Server(*LEARNS, state=state) as again:
+            job = look(again, path)
+            assert job["status"] in ("queued", "running", "succeeded"), job  # in the end all answers are green
+            assert job["updates"]["learned"] >= 7 and len(job["curve"]) >= 7, job
+            until(lambda: look(again, path)["updates"]["learned"] >= 9 or look(again, path)["status"] == "succeeded")
+            gone = again.post(path, "", method="DELETE")[0] == 404
+            job = end(again, path, "succeeded" if gone else "cancelled")
+            assert job["samples"]["late"] == 0, job
+            examples = look(again, test_api.EXAMPLES)
+            assert examples["last"] >= job["samples"]["committed"] > 0, (job, examples)
+            until(lambda: look(again, test_api.EXAMPLES)["learned_through"] == examples["last"])
+            check_learned_once(again, examples["last"])
+            # The numbers of jobs go on, and a job goes on where the model is.
+            assert begin(again, updates=1) == "/v1/rollouts/rollout-2"
+    return status
+
+
+def check_learned_once(server, last):
+    """The versions from the serving one back have each example once."""
+    weights = look(server, "/v1/weights?limit=4096")
+    version = {v["id"]: v for v in weights["data"]}
+    line, at = [], weights["serving"]
+    while at in version:
+        line.append(version[at])
+        at = version[at]["parent"]
+    assert not any(v["learned_more"] for v in line), line
+    numbers = sorted(n for v in line for low, high in v["learned"] for n in range(low, high + 1))
+    assert numbers == list(range(1, last + 1)), [(v["id"], v["parent"], v["learned"]) for v in line]
+
+
+def main():
+    test_api.BINARY, test_api.MODEL = sys.argv[1:3]
+    chosen = sys.argv[3:]
+    for name, test in list(globals().items()):
+        if name.startswith("test_") and callable(test) and (not chosen or name in chosen):
+            begun = time.monotonic()
+            test()
+            print(f"ok {name} {time.monotonic() - begun:.2f} s", flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
