@@ -103,16 +103,16 @@ struct hzp_sample **hzp_example_reader_take_asks(struct hzp_example_reader *read
 bool hzp_example_reader_refers(const struct hzp_example_reader *reader);
 /* Has these computed by the version that serves, as prompts of the server's own behind the requests
  * of clients: of a pair each answer, whose log-probabilities become how.reference; of an example
- * with a teacher the answer behind itself and the prompt.  Each of its tokens that the teacher has
- * as its likeliest gets the teacher's 20 likeliest tokens, and the rest, as soft targets; the
- * others, which it would not say, are learned plainly.  It waits.  HZP_ECANCELED: the server stops;
- * errors of hzp_scheduler_submit. */
+ * with a teacher the answer behind itself and the prompt.  Each of its tokens to which the teacher
+ * gives at least half gets the 20 likeliest tokens there, and the rest, as soft targets; the other
+ * ones are learned plainly.  It waits.  HZP_ECANCELED: the server stops; errors of
+ * hzp_scheduler_submit. */
 struct hzp_scheduler;
 struct hzp_loop;
 int hzp_example_reader_refer(struct hzp_example_reader *reader, struct hzp_scheduler *scheduler,
                              struct hzp_loop *loop, struct hzp_err_text *reterr);
 /* Then, where the first example has the number `first`: a new list of {"example", "message"} for
- * those that a teacher would not answer so, the first 10 of them. */
+ * those with tokens that a teacher did not soften, the first 10. */
 json_t *hzp_example_reader_plain(const struct hzp_example_reader *reader, int64_t first);
 /* key: of the body; session: of the client that teaches; NULL: none. */
 int hzp_examples_accept_read(struct hzp_examples *ex, struct hzp_example_reader *reader,

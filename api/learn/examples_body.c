@@ -461,8 +461,8 @@ json_t *hzp_example_reader_plain(const struct hzp_example_reader *reader, int64_
                 ret,
                 json_pack("{s:I, s:o}", "example", (json_int_t)number, "message",
                           json_sprintf("%d of the %d tokens of example %" PRId64 " are learned "
-                                       "plainly: the model, told the answer, would not say "
-                                       "them",
+                                       "plainly: the model, told the answer, gives each less "
+                                       "than half",
                                        told->tokens - told->soft, told->tokens, number)));
     }
     return ret;

@@ -78,7 +78,7 @@ static int refer(struct asker *a, const struct hzp_sample *s, int32_t from, int3
     return HZP_OK;
 }
 
-/* The likeliest tokens in place of one; false: that one is not the likeliest of them. */
+/* The likeliest tokens in place of one; false: all others together are likelier than that one. */
 static bool soften(const int32_t *token, const float *logprob, int32_t tops, int32_t one,
                    struct hzp_soft *ret)
 {
@@ -90,7 +90,7 @@ static bool soften(const int32_t *token, const float *logprob, int32_t tops, int
         rest -= (double)ret->p[k];
     }
     ret->rest = (float)HZP_MAX(rest, 0.0);
-    return token[0] == one;
+    return token[0] == one && ret->p[0] >= 0.5f;
 }
 
 /* Puts a sample with soft targets in the place of *s, by what the teacher says. */

@@ -117,12 +117,11 @@ def tokens(server, text):
 
 
 def teacher(server, told, answer):
-    """The answer's tokens behind what the teacher is told, and of each the log-probability, rank, and the 20
-    likeliest."""
+    """Of each of the answer's tokens behind what the teacher is told its log-probability, and the 20 likeliest."""
     status, _, got = server.post("/v1/completions", {"prompt": told + answer, "max_tokens": 0, "prompt_logprobs": 20})
     assert status == 200, got
     rows = got["choices"][0]["prompt_logprobs"][len(told):]
-    return [(rows[i][str(token)]["rank"], [(int(t), v["logprob"]) for t, v in rows[i].items() if v["rank"] <= 20])
+    return [(rows[i][str(token)]["logprob"], [(int(t), v["logprob"]) for t, v in rows[i].items() if v["rank"] <= 20])
             for i, token in enumerate(answer)]
 
 
@@ -131,9 +130,9 @@ def soft_example(server, question, answer):
     told, bare = tokens(server, answer.strip() + " " + question), tokens(server, question)
     after = tokens(server, question + answer)[len(bare):] + [0]
     targets = [None] * len(bare)
-    for rank, top in teacher(server, told, after):
+    for one, top in teacher(server, told, after):
         pairs = [[token, math.exp(lp)] for token, lp in top]
-        targets.append(pairs + [[None, max(0, 1 - sum(p for _, p in pairs))]] if rank == 1 else None)
+        targets.append(pairs + [[None, max(0, 1 - sum(p for _, p in pairs))]] if one >= math.log(0.5) else None)
     return {"tokens": bare + after, "learn": [0] * len(bare) + [1] * len(after), "targets": targets}
 
 
@@ -186,7 +185,7 @@ def test_taught_by_itself():
 
 
 def test_what_cannot_be_taught_so():
-    """Tokens that the teacher would not say are learned plainly, and the answer says so; a lesson without one answer to
+    """Tokens that the teacher gives less than half are learned plainly, and the answer says so; a lesson without one answer to
     a question is refused where it asks for a teacher, and is learned plainly where the server's option does."""
     refused = [({"teach": "x"}, 'must be "sdft"'), ({"teach": 1}, 'must be "sdft"'),
                ({"prompt": "a", "chosen": " b", "rejected": " c"}, "one answer"), ({"tokens": [5, 6, 7]}, "one answer"),
