@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a model that has a lesson in its prompt teaches itself (self-distillation), beside plain examples.
 
-    dev/sdft.py HZPSERVE MODEL_DIR [--facts N] [--told] [--ways A,B] [--out JSON] [-- OPTION ...]
+    dev/sdft.py HZPSERVE MODEL_DIR [--facts N] [--told] [--ways A,B] [--rates X,Y] [--out JSON] [-- OPTION ...]
 
 Facts about people whom the bundled model has never heard of are taught to a fresh server at each learning rate,
 plainly and with "teach": "sdft", all in one body.  --told: only facts that the model, with the answer in front of the
@@ -12,17 +12,17 @@ on texts that the model knew before, both by the server that learned.
 """
 import argparse
 import json
-import math
 import pathlib
 import random
+import sqlite3
 import sys
+import tempfile
 import time
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "tests" / "api"))
 import test_api  # noqa: E402
 
 HANG = 300
-AT_ONCE = 64
 TOWNS = "Northam Barrow Corvale Rushford Tarn".split()
 COLOURS = "green blue red white pink orange gold".split()
 PETS = "Captain Rex Milo Bella Oscar".split()
@@ -58,26 +58,22 @@ def known_loss(server, texts):
     return total / count
 
 
-def soft_tokens(server, facts):
-    """Of all lessons."""
-    got = [server.get(f"/v1/lessons/{number}") for number in range(1, 1 + math.ceil(facts / AT_ONCE))]
-    return sum(text["soft_tokens"] for lesson in got for text in json.loads(lesson)["texts"])
-
-
 def taught(rate, way, facts, texts, options):
-    """Nothing is learned until all facts are there, so that both ways have the same updates, and one teacher has them
-    all; there are several lessons because one shows the texts of 64 examples at most."""
+    """All facts are one body, so one teacher has them all, and nothing is learned before it is accepted."""
     examples = [{"prompt": question, "completion": answer, "teach": way} for question, answer in facts]
-    with test_api.Server("--lr", str(rate), "--effect", "0", "--train-share", "max=0,min=0", *options) as server:
-        begun = time.monotonic()
-        for at in range(0, len(examples), AT_ONCE):
-            status, _, got = server.post("/v1/fine_tuning/examples", json.dumps(examples[at:at + AT_ONCE]))
+    with tempfile.TemporaryDirectory(prefix="hzpserve-sdft-") as folder:
+        state = str(pathlib.Path(folder, "state"))
+        with test_api.Server("--lr", str(rate), "--effect", "0", *options, state=state) as server:
+            begun = time.monotonic()
+            status, _, got = server.post("/v1/fine_tuning/examples", json.dumps(examples))
             assert status == 202, got
-        posted = time.monotonic() - begun
-        server.patch("/v1/policy", {"train_max": 1})
-        test_api.until(lambda: json.loads(server.get("/v1/fine_tuning/examples"))["learned_through"] == len(facts), HANG)
-        right = sum(answer.strip() in ask(server, question, max_tokens=24)["text"] for question, answer in facts)
-        return right, known_loss(server, texts), soft_tokens(server, len(facts)), posted
+            seconds = time.monotonic() - begun
+            test_api.until(lambda: json.loads(server.get("/v1/fine_tuning/examples"))["learned_through"] == len(facts),
+                           HANG)
+            right = sum(answer.strip() in ask(server, question, max_tokens=24)["text"] for question, answer in facts)
+            loss = known_loss(server, texts)
+        [[soft]] = sqlite3.connect(pathlib.Path(state, "samples.db")).execute("SELECT sum(softs) FROM samples")
+        return right, loss, soft, seconds
 
 
 def main():

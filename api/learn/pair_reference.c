@@ -26,43 +26,36 @@ static void wake_up(void *ctx, bool more)
     hzp_wake_poke(ctx);
 }
 
-/* Has n tokens computed as a prompt by one version.  *ret: the request, the caller's, with their
- * log-probabilities, and `tops` likeliest tokens of each.  0: a swap came between; 1: done. */
-static int attempt(struct asker *a, const int32_t *token, int32_t n, int32_t tops,
-                   struct hzp_request **ret)
-{
-    struct hzp_request *rq;
-    int r;
-    HZP_TRY(hzp_request_create(token, n, 0, tops, true, &rq));
-    rq->own = true;
-    rq->priority = HZP_PRIORITY_UNITS;
-    rq->demands = (struct hzp_demands){.mode = HZP_ABORT, .max_staleness = -1, .fresh = true};
-    rq->wake = wake_up;
-    rq->wake_ctx = &a->wake;
-    while ((r = hzp_scheduler_submit(a->scheduler, rq, a->reterr)) == HZP_EBUSY)
-        hzp_wake_wait(&a->wake, full_ns);
-    hzp_loop_poke(a->loop);
-    while (r >= 0 && !hzp_request_final(rq))
-        hzp_wake_wait(&a->wake, UINT64_MAX);
-    int32_t state = atomic_load(&rq->state);
-    if (r >= 0)
-        hzp_request_await_release(rq);
-    if (r >= 0 && (state == HZP_REQUEST_FAILED || state == HZP_REQUEST_CANCELED))
-        r = hzp_fail(a->reterr, HZP_ECANCELED, "the server stopped, or its device failed");
-    bool done = r >= 0 && state != HZP_REQUEST_CHANGED;
-    *ret = done ? rq : NULL;
-    if (!done)
-        hzp_request_destroy(rq);
-    return r < 0 ? r : done;
-}
-
-/* The same until no swap comes between. */
+/* Has n tokens computed as a prompt by one version; again, where a swap came between.  *ret: the
+ * request, the caller's, with their log-probabilities, and `tops` likeliest tokens of each. */
 static int compute(struct asker *a, const int32_t *token, int32_t n, int32_t tops,
                    struct hzp_request **ret)
 {
-    int r;
-    while ((r = attempt(a, token, n, tops, ret)) == 0)
-        ;
+    int32_t state = HZP_REQUEST_CHANGED;
+    int r = HZP_OK;
+    while (r >= 0 && state == HZP_REQUEST_CHANGED) {
+        struct hzp_request *rq;
+        HZP_TRY(hzp_request_create(token, n, 0, tops, true, &rq));
+        rq->own = true;
+        rq->priority = HZP_PRIORITY_UNITS;
+        rq->demands = (struct hzp_demands){.mode = HZP_ABORT, .max_staleness = -1, .fresh = true};
+        rq->wake = wake_up;
+        rq->wake_ctx = &a->wake;
+        while ((r = hzp_scheduler_submit(a->scheduler, rq, a->reterr)) == HZP_EBUSY)
+            hzp_wake_wait(&a->wake, full_ns);
+        hzp_loop_poke(a->loop);
+        while (r >= 0 && !hzp_request_final(rq))
+            hzp_wake_wait(&a->wake, UINT64_MAX);
+        if (r >= 0)
+            hzp_request_await_release(rq);
+        state = atomic_load(&rq->state);
+        if (r >= 0 && (state == HZP_REQUEST_FAILED || state == HZP_REQUEST_CANCELED))
+            r = hzp_fail(a->reterr, HZP_ECANCELED, "the server stopped, or its device failed");
+        if (r >= 0 && state != HZP_REQUEST_CHANGED)
+            *ret = rq;
+        else
+            hzp_request_destroy(rq);
+    }
     return HZP_MIN(r, 0);
 }
 

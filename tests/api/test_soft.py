@@ -159,9 +159,9 @@ def test_taught_by_itself():
         state, logs = pathlib.Path(folder, "state"), [str(pathlib.Path(folder, f"log{i}")) for i in range(2)]
         plain = ["--passes", "1", "--dtype", "f32", *ALONE]
         with Server("--train-share", "max=0,min=0", *plain, state=str(state)) as server:
+            by_client = soft_example(server, QUESTION, ANSWER)  # before anything is learned
             status, _, got = server.post(EXAMPLES, json.dumps(TAUGHT))
             assert status == 202 and got["warnings"] == [], got
-            by_client = soft_example(server, QUESTION, ANSWER)
             server.process.kill()
             server.process.wait()
         with open(logs[0], "w", encoding="utf-8") as err, Server(*plain, state=str(state), log=err) as server:
