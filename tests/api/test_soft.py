@@ -184,6 +184,16 @@ def test_taught_by_itself():
             assert lesson(server, 2) == 9
 
 
+def test_taught_on_ranks():
+    """Ranks that compute together, or that each serve, make the same of it."""
+    for more in ("--tensor", "2"), ("--replicas",):
+        with Server("--ranks", "2", *more, *ALONE) as server:
+            post(server, TAUGHT)
+            assert lesson(server, 1) == 9
+            _, _, got = server.post("/v1/completions", {"prompt": QUESTION, "max_tokens": 12, "temperature": 0})
+            assert got["choices"][0]["text"] == ANSWER, got
+
+
 def test_what_cannot_be_taught_so():
     """Tokens that the teacher gives less than half are learned plainly, and the answer says so; a lesson without one answer to
     a question is refused where it asks for a teacher, and is learned plainly where the server's option does."""
