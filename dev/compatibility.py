@@ -151,7 +151,7 @@ WHY = {
     "/v1/fine_tuning/jobs": "one endless job: /v1/fine_tuning/examples, /v1/policy",
     "/v1/moderations": "no such model", "/v1/batches": "send them; priority puts them behind others",
     "/v1/images/generations": "text only", "/v1/audio/transcriptions": "text only",
-    "/v1/audio/speech": "text only", "/pooling": "see /v1/embeddings", "/score": "no such model",
+    "/v1/audio/speech": "text only", "/pooling": "see /v1/embeddings", "/score": "/v1/score has another body",
     "/rerank": "no such model", "/classify": "no such model", "/reranking": "no such model",
     "/inference/v1/generate": "/v1/completions takes and gives tokens",
     "/pause": "weights change between two steps", "/resume": "weights change between two steps",

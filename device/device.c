@@ -259,6 +259,11 @@ bool hzp_device_projects(const struct hzp_device *dev, const struct hzp_project_
     return dev->backend->projects && dev->backend->projects(dev, args);
 }
 
+bool hzp_device_same_rows(const struct hzp_device *dev)
+{
+    return dev->same_rows;
+}
+
 bool hzp_device_has_codes(const struct hzp_device *dev)
 {
     return dev->backend->has_codes && dev->backend->has_codes(dev);

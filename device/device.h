@@ -42,6 +42,7 @@ struct hzp_device_config {
     int ordinal;       /* which of several devices */
     int threads;       /* CPU: worker threads; 0: as many as the process may use */
     const char *level; /* CPU: highest instruction set, "base", "avx2", "avx512"; NULL: the best */
+    bool same_rows;    /* hzp_device_same_rows is to hold */
 };
 
 /* The first member of every backend's own device struct. */
@@ -51,6 +52,7 @@ struct hzp_device {
     size_t mem_total;                /* bytes that one memory plan may use */
     int threads;                     /* number of cores: threads, SMs */
     char label[96];                  /* "AMD EPYC, 2 threads, avx512" */
+    bool same_rows;                  /* hzp_device_same_rows */
     struct hzp_fallbacks *fallbacks; /* device/fallback.h; NULL while it is opened or closed */
     struct hzp_trace *trace;         /* device/trace.h; NULL: none */
 };
@@ -143,6 +145,11 @@ int hzp_device_prepare_times(struct hzp_device *dev, int timings);
 /* Whether the device has a kernel for this op that is faster than norm, product and SwiGLU one
  * after another.  Depends on shapes, types, strides and the alignment of pointers. */
 bool hzp_device_projects(const struct hzp_device *dev, const struct hzp_project_args *args);
+
+/* The products of a row have the same bits whatever rows share the op, for all types but E4M3: no
+ * kernel is chosen by the number of rows.  attn_prefill and attn_packed are the same arithmetic on
+ * every device that says so; attn_decode need not be. */
+bool hzp_device_same_rows(const struct hzp_device *dev);
 
 /* Whether the device has a kernel for the op codes. */
 bool hzp_device_has_codes(const struct hzp_device *dev);

@@ -743,10 +743,21 @@ int hzp_cmd_train(const struct hzp_options *options)
                         : model && o->from_scratch
                             ? "give either a model or --from-scratch, not both"
                             : NULL;
+    struct hzp_options plain;
+    hzp_options_defaults(HZP_COMMAND_TRAIN, &plain);
+    if (!o->algo && options->words > 1) {
+        fprintf(stderr, "hzpserve: train: \"%s\": a reward needs --algo NAME\n", options->word[1]);
+        return 2;
+    }
+    if (!wrong && !o->algo &&
+        (options->json || memcmp(&options->rollout, &plain.rollout, sizeof(plain.rollout)) != 0))
+        wrong = "--n, --max-tokens, --extra-body and --json need --algo NAME";
     if (wrong) {
         fprintf(stderr, "hzpserve train: %s\n", wrong);
         return 2;
     }
+    if (o->algo)
+        return hzp_cmd_train_rollouts(options);
     struct hzp_ranks ranks;
     struct hzp_err_text text;
     int status = hzp_cmd_ranks_start(options, NULL);

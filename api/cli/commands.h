@@ -26,6 +26,9 @@ json_t *hzp_undo_body(const char *word);
 int hzp_commands_run(int argc, char **argv, const char *commit,
                      int (*bench)(const struct hzp_options *options));
 
+/* train, by the model's own answers (cmd_rollout.c). */
+int hzp_cmd_train_rollouts(const struct hzp_options *options);
+
 /* The exit status. */
 typedef int hzp_command_run(const struct hzp_options *options);
 hzp_command_run hzp_cmd_serve, hzp_cmd_complete, hzp_cmd_chat, hzp_cmd_eval, hzp_cmd_train,

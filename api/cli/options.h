@@ -57,6 +57,7 @@ struct hzp_train_settings {
     struct hzp_example_fields fields; /* eval has these and the data, too */
     const char *data, *out, *eval_data, *from_scratch, *tokenizer_dir;
     int64_t epochs, eval_every, patience, resume;
+    int64_t algo;     /* 0: from examples; 1 +: enum hzp_rollout_algo */
     int64_t too_long; /* 1 +: enum hzp_too_long; eval has it, too */
 };
 

@@ -16,6 +16,8 @@
     X(ALONE, s->ranks.tensor <= 1 && !s->ranks.replicas)                                           \
     X(MPI, s->ranks.link == HZP_RANKS_MPI)                                                         \
     X(FP8, s->model.fp8)                                                                           \
+    X(KV_FP8, s->model.kv_fp8)                                                                     \
+    X(SAME, s->device.same_arithmetic)                                                             \
     X(DRAFT_FP8, s->serving.draft == HZP_DRAFT_FP8)                                                \
     X(PREFIX_FILE, s->serving.prefix_dir != NULL)                                                  \
     X(PREFIX_HOST, s->serving.prefix_host)                                                         \
@@ -100,6 +102,15 @@ static const struct {
     {RIDE | FP8,
      {"--train-share ride", "--quantization fp8",
       "serving multiplies by other weights than training"}},
+    {SAME | FP8,
+     {"--same-arithmetic", "--quantization fp8",
+      "serving multiplies by other weights than training"}},
+    {SAME | TENSOR,
+     {"--same-arithmetic", "--tensor",
+      "sums over ranks have not been shown to be rounded alike in steps and in training"}},
+    {SAME | KV_FP8,
+     {"--same-arithmetic", "--kv-cache-dtype fp8",
+      "training reads keys and values that are not rounded to e4m3"}},
     {FP8 | DRAFT_FP8,
      {"--draft fp8", "--quantization fp8", "the weights that serve would guess for themselves"}},
     {RIDE | CORES,

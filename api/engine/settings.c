@@ -9,8 +9,17 @@ int hzp_settings_device(const struct hzp_device_settings *settings, int ordinal,
     struct hzp_device_config config = {.name = settings->name,
                                        .ordinal = ordinal,
                                        .threads = (int)settings->threads,
-                                       .level = settings->cpu_level};
-    return hzp_device_open(&config, ret, reterr);
+                                       .level = settings->cpu_level,
+                                       .same_rows = settings->same_arithmetic != 0};
+    HZP_TRY(hzp_device_open(&config, ret, reterr));
+    if (!config.same_rows || hzp_device_same_rows(*ret))
+        return HZP_OK;
+    hzp_fail_param(reterr, HZP_EUNSUP, "same-arithmetic",
+                   "--same-arithmetic: on %s products are rounded as their shapes require",
+                   hzp_device_backend(*ret));
+    hzp_device_close(*ret);
+    *ret = NULL;
+    return HZP_EUNSUP;
 }
 
 enum hzp_dtype hzp_settings_dtype(const struct hzp_model_settings *settings,

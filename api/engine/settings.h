@@ -27,9 +27,10 @@ struct hzp_option_list {
 };
 
 struct hzp_device_settings {
-    const char *name;      /* as in struct hzp_device_config; NULL: the best available */
-    const char *cpu_level; /* NULL: the best available */
-    int64_t threads;       /* 0: as many as the process may use */
+    const char *name;        /* as in struct hzp_device_config; NULL: the best available */
+    const char *cpu_level;   /* NULL: the best available */
+    int64_t threads;         /* 0: as many as the process may use */
+    int64_t same_arithmetic; /* 1: hzp_device_same_rows */
 };
 
 enum hzp_draft {

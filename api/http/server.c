@@ -38,6 +38,8 @@ static const struct hzp_route routes[] = {
      .right = COMPLETE, .body = &hzp_fields_count_tokens},
     {"POST", "/v1/embeddings", "Texts as vectors", hzp_route_completion, .right = COMPLETE,
      .kind = HZP_ANSWER_LATE, .body = &hzp_fields_embeddings},
+    {"POST", "/v1/score", "Texts judged by the model", hzp_route_completion, .right = COMPLETE,
+     .kind = HZP_ANSWER_LATE, .body = &hzp_fields_score},
     {"POST", "/v1/feedback", "Score an answer, or learn from it", hzp_route_feedback,
      .right = COMPLETE, .needs = BODY, .body = &hzp_fields_feedback},
     {"GET", "/v1/models", "The one model, as a list", hzp_route_models, .right = COMPLETE,

@@ -126,6 +126,11 @@ int hzp_rollouts_take(struct hzp_rollouts *r, struct hzp_rows_query *query, cons
 int hzp_rollouts_put(struct hzp_rollouts *r, int64_t sample, const char *column,
                      const json_t *value, int64_t lease, struct hzp_err_text *reterr);
 
+/* Of two prompts that were computed with their log-probabilities and end differently: how much
+ * likelier the first one's end is, p / (p + q).  NAN: they differ from the first token on, which
+ * has no log-probability, or one failed. */
+double hzp_rollout_preferred(struct hzp_request *const prompt[2]);
+
 /* A number, or with a count a list of so many log-probabilities.  ret: [count, at least 1]. */
 int hzp_sample_numbers(const json_t *value, int32_t count, double *ret,
                        struct hzp_err_text *reterr);

@@ -50,9 +50,7 @@ static int submit(struct hzp_rollouts *r, const struct hzp_rollout_job *job, int
     return HZP_OK;
 }
 
-/* What both begin with cancels out.  NAN: they differ from the first token on, which has no
- * log-probability, or a request failed. */
-static double preferred(struct hzp_request *const score[2])
+double hzp_rollout_preferred(struct hzp_request *const score[2])
 {
     const struct hzp_request *a = score[0], *b = score[1];
     int32_t same = 0;
@@ -76,7 +74,7 @@ static bool look_at(struct hzp_rollout_answer *a)
     there = there && hzp_request_final(s[0]) && hzp_request_final(s[1]);
     bool apart = there && s[0]->prompt_version != s[1]->prompt_version;
     if (there && !apart) {
-        a->reward = preferred(s);
+        a->reward = hzp_rollout_preferred(s);
         a->judged = !isnan(a->reward);
         a->deadline_ns = 0; /* without a reward it is lost */
     }

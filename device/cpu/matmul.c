@@ -141,14 +141,15 @@ int hzp_cpu_matmul(struct hzp_lane *lane, const struct hzp_matmul_args *a,
     bool forward = !a->trans_a && a->trans_b, pairs = product->panel && a->a.type == HZP_BF16;
     int inner = a->trans_a ? a->a.rows : a->a.cols;
     const struct hzp_few_kernels *few;
+    bool by_rows = !lane->dev->same_rows;
 
     if (a->c.rows == 0 || a->c.cols == 0)
         return HZP_OK;
     if (a->a.type == HZP_E4M3)
         return e4m3_run(team, a, product);
-    if (forward && !pairs && dot_better(a))
+    if (forward && !pairs && by_rows && dot_better(a))
         return dot_run(&(struct grid){.args = a, .team = team, .product = product});
-    if (forward && pairs && a->c.rows <= HZP_THIN_ROWS_MAX)
+    if (forward && pairs && by_rows && a->c.rows <= HZP_THIN_ROWS_MAX)
         return hzp_cpu_thin_run(team, a, product->thin);
     if (forward && pairs && inner > 0)
         return hzp_cpu_panel_run(team, a, product->panel);

@@ -13,6 +13,8 @@
  *            rows if W's lie a multiple of 4096 bytes apart: both contiguous along k
  *   library  oneDNN, one single-threaded primitive per block of c, run by the team's threads:
  *            gradients where the CPU multiplies pairs
+ * Where the device is to compute a row alike in any company (hzp_device_same_rows), thin and dot
+ * are not taken.
  * But for the library a value depends only on its two vectors along k and on the kind of kernel:
  * never on how many rows share the call.  F32 forward products are always wide or few.
  *

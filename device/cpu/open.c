@@ -146,7 +146,7 @@ static void cpus_find(struct hzp_cpu_device *dev, int threads)
 }
 
 /* The processor's name with runs of blanks reduced to one, the threads and the instruction set. */
-static void label_make(char *ret, size_t size, int threads, enum hzp_cpu_isa isa)
+static void label_make(char *ret, size_t size, int threads, enum hzp_cpu_isa isa, bool same_rows)
 {
 #if defined(__aarch64__)
     char brand[49] = "64-bit ARM CPU";
@@ -170,8 +170,8 @@ static void label_make(char *ret, size_t size, int threads, enum hzp_cpu_isa isa
             brand[used - (brand[used - 1] == ' ')] = '\0';
     }
 #endif
-    snprintf(ret, size, "%s, %d thread%s, %s", brand, threads, threads == 1 ? "" : "s",
-             isa_name[isa]);
+    snprintf(ret, size, "%s, %d thread%s, %s%s", brand, threads, threads == 1 ? "" : "s",
+             isa_name[isa], same_rows ? ", same arithmetic" : "");
 }
 
 /* What a level costs, as the figures in docs/measurements have it. */
@@ -210,7 +210,7 @@ static void cpu_about(struct hzp_about *ret)
     hzp_fact_add(ret->build, &ret->builds, "kernels for", "base");
 #endif
     hzp_fact_add(ret->build, &ret->builds, "oneDNN", "%s", hzp_cpu_library_version(version));
-    label_make(d->name, sizeof(d->name), threads, best);
+    label_make(d->name, sizeof(d->name), threads, best, false);
     /* keep only the processor's name; the rest is reported separately */
     *strstr(d->name, ", ") = '\0';
     d->memory = hzp_host_mem_total();
@@ -234,14 +234,17 @@ static int cpu_open(const struct hzp_device_config *config, struct hzp_device **
         free(dev);
         return hzp_fail(reterr, HZP_ENOMEM, "cpu: cannot start %d threads", threads);
     }
+    if (config->same_rows) /* tiles are taken where they are faster, for some numbers of rows */
+        isa = HZP_MIN(isa, HZP_CPU_AVX512_BF16);
     dev->isa = isa;
+    dev->base.same_rows = config->same_rows;
     dev->base.backend = &hzp_backend_cpu;
     dev->base.mem_total = hzp_host_mem_total();
     dev->base.threads = threads;
     table_fill(dev->kernel, isa);
     hzp_cpu_fill_issue(dev->base.op);
     cpus_find(dev, threads);
-    label_make(dev->base.label, sizeof(dev->base.label), threads, isa);
+    label_make(dev->base.label, sizeof(dev->base.label), threads, isa, config->same_rows);
     if (isa == HZP_CPU_AMX)
         hzp_cpu_choose(dev);
     *ret = &dev->base;

@@ -36,6 +36,7 @@ static int ref_open(const struct hzp_device_config *config, struct hzp_device **
     hzp_ref_fill(dev->op);
     dev->mem_total = hzp_host_mem_total();
     dev->threads = 1;
+    dev->same_rows = config->same_rows;
     snprintf(dev->label, sizeof(dev->label), "reference, 1 thread");
     *ret = dev;
     return HZP_OK;

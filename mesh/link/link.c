@@ -379,8 +379,17 @@ static int transfer_check(const struct hzp_link *link, const struct hzp_transfer
     return HZP_OK;
 }
 
-int hzp_link_post(struct hzp_link *link, const struct hzp_transfer *transfer, hzp_ticket *ret,
-                  struct hzp_err_text *reterr)
+/* Looks at the link, and ends what is in flight if it has failed. */
+static void attend(struct hzp_link *link)
+{
+    if (link->backend->progress && !atomic_load(&link->failed))
+        link->backend->progress(link);
+    if (atomic_load(&link->failed) && link->backend->stop)
+        link->backend->stop(link);
+}
+
+static int post(struct hzp_link *link, const struct hzp_transfer *transfer, hzp_ticket *ret,
+                struct hzp_err_text *reterr)
 {
     if (atomic_load(&link->failed))
         return failure(link, reterr);
@@ -397,6 +406,15 @@ int hzp_link_post(struct hzp_link *link, const struct hzp_transfer *transfer, hz
     return HZP_OK;
 }
 
+int hzp_link_post(struct hzp_link *link, const struct hzp_transfer *transfer, hzp_ticket *ret,
+                  struct hzp_err_text *reterr)
+{
+    int r = post(link, transfer, ret, reterr);
+    if (r == HZP_EIO)
+        attend(link); /* the caller gives up, and may poll no more */
+    return r;
+}
+
 int hzp_link_enqueue(struct hzp_link *link, const struct hzp_transfer *transfer, void *stream,
                      struct hzp_err_text *reterr)
 {
@@ -409,15 +427,6 @@ int hzp_link_enqueue(struct hzp_link *link, const struct hzp_transfer *transfer,
     HZP_TRY(link->backend->enqueue(link, transfer, stream, reterr));
     atomic_fetch_add(&link->wire_bytes, hzp_transfer_cost(transfer, link->ranks));
     return HZP_OK;
-}
-
-/* Looks at the link, and ends what is in flight if it has failed. */
-static void attend(struct hzp_link *link)
-{
-    if (link->backend->progress && !atomic_load(&link->failed))
-        link->backend->progress(link);
-    if (atomic_load(&link->failed) && link->backend->stop)
-        link->backend->stop(link);
 }
 
 int hzp_link_check(struct hzp_link *link, struct hzp_err_text *reterr)

@@ -114,6 +114,7 @@ void hzp_attn_paged(struct hzp_plan *plan, const struct hzp_layer *layer,
 {
     const struct hzp_nano *n = paged->nano;
     int32_t rows = n->decode_rows, end = n->rows - n->bare;
+    bool same = hzp_device_same_rows(layer->model->dev); /* as attn_packed computes a row */
     struct hzp_needs needs = plan->needs;
     struct hzp_attn_paged_args args = {
         .kv = *paged->kv,
@@ -134,7 +135,7 @@ void hzp_attn_paged(struct hzp_plan *plan, const struct hzp_layer *layer,
         args.line = n->table ? n->decode_line : NULL;
         if (n->goes_on)
             plan->needs = hzp_needs_join(needs, paged->appends);
-        paged->decode = hzp_plan_next(plan, HZP_OP_attn_decode, &args);
+        paged->decode = hzp_plan_next(plan, same ? HZP_OP_attn_prefill : HZP_OP_attn_decode, &args);
     }
     if (end > rows) {
         args.qkv = hzp_mat_rows(s->qkv, rows, end - rows);

@@ -20,6 +20,7 @@ BODIES = {
     "ChatRequest": {"messages": MESSAGES, "max_tokens": 0},
     "ResponsesRequest": {"input": "a", "max_output_tokens": 0},
     "EmbeddingsRequest": {"input": "a"},
+    "ScoreRequest": {"template": "{text}", "text": "a", "words": ["b", "c"]},
     "MessagesRequest": {"messages": MESSAGES, "max_tokens": 1},
     "CountTokensRequest": {"messages": MESSAGES},
     "TokenizeRequest": {"messages": MESSAGES},

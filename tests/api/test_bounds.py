@@ -116,6 +116,7 @@ def test_texts_that_are_too_long():
                            ("/v1/chat/completions", {"messages": [{"role": "user", "content": LONG}]}),
                            ("/v1/chat/completions", {"messages": [{"role": "user", "content": "x"}] * 100000}),
                            ("/v1/embeddings", {"input": LONG}),
+                           ("/v1/score", {"template": "{text}", "text": [LONG, "x"], "words": ["a", "b"]}),
                            ("/v1/completions", {"prompt": "Once", "bad_words": [LONG]})):
             status, got = answer(post(server, path, body))
             assert status == 400, (path, got[:300])

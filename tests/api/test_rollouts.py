@@ -221,6 +221,60 @@ def test_the_command_ends():
             assert says in run(server, "rollout", *words, status=status)[1], says
 
 
+def test_train_without_a_server():
+    """One command makes the model better by its own answers, and writes it.  Ended by a signal, or killed, it goes on
+    with --resume; what is wrong is named, and leaves nothing behind."""
+    with tempfile.TemporaryDirectory() as there:
+        data, out, other = (pathlib.Path(there, name) for name in ("tasks.jsonl", "out", "other"))
+        data.write_text("".join(json.dumps({"prompt": p, "reward": TASK["reward"]}) + "\n" for p in PROMPTS))
+        program = [test_api.BINARY, "train", test_api.MODEL]
+        own = ["--data", str(data), "--max-tokens", "4", "--update-tokens", "4096"]
+
+        def train(*words):
+            return subprocess.run([*program, *own, *words], capture_output=True, text=True, timeout=test_api.HANG)
+
+        done = train("regex=^ green", "--algo", "reinforce", "--out", str(out), "--lr", "2e-4", "--total-steps", "12",
+                     "--json")
+        *curve, job = [json.loads(line) for line in done.stdout.splitlines()]
+        assert done.returncode == 0 and job["status"] == "succeeded" and job["algo"] == "reinforce", done
+        assert [json.loads(line) for line in (out / "train.jsonl").open()] == curve and len(curve) >= 5, done
+        assert curve[0]["reward_mean"] <= 0.1 and max(p["reward_mean"] for p in curve) >= 0.3, curve
+        said = [subprocess.run([program[0], "complete", str(out), prompt, "--max-tokens", "4", "--temperature", "0"],
+                               capture_output=True, text=True, check=True, timeout=test_api.HANG).stdout
+                for prompt in PROMPTS]
+        assert any(text.startswith(" green") for text in said), said
+        log, words = other / "train.jsonl", ["--algo", "gspo", "--out", str(other), "--lr", "1e-5"]
+        for number in (signal.SIGINT, signal.SIGKILL):
+            process = subprocess.Popen([*program, *own, *words, "--total-steps", "4000"], stdout=subprocess.DEVNULL,
+                                       stderr=subprocess.PIPE, text=True)
+            seen = log.read_text().count("\n") if log.exists() else 0
+            until(lambda: process.poll() is not None or (log.exists() and log.read_text().count("\n") > seen + 2))
+            process.send_signal(number)
+            err = process.communicate(timeout=test_api.HANG)[1]
+            assert process.returncode == (130 if number == signal.SIGINT else -number), err
+            assert number == signal.SIGKILL or "--resume" in err.splitlines()[-1], err
+            words += ["--resume"] if number == signal.SIGINT else []
+        last = json.loads(log.read_text().splitlines()[-1])["optimizer_step"] + 2
+        assert "--out" in train(*words[:-1]).stderr and not (other / "model.safetensors").exists()
+        done = train(*words, "--total-steps", str(last))
+        steps = [json.loads(line)["optimizer_step"] for line in log.open()]
+        assert done.returncode == 0 and steps[-1] == last and (other / "model.safetensors").exists(), (done, steps)
+        good = ["--algo", "grpo", "--out", f"{there}/none"]
+        for wrong, says in [(["--resume"], "--resume"), (["--eval", "x"], "--eval"), (["--epochs", "2"], "--epochs"),
+                            (["--ranks", "2"], "--ranks"), (["--too-long", "cut"], "--too-long"),
+                            (["json"], ":1: its reward"), (["none=1"], "is no reward"),
+                            (["--extra-body", '{"reference": "client"}'], "needs a server"), (["--algo", "ppo"], "--algo"),
+                            (["--extra-body", '{"reward": {"type": "exact"}}'], "answers"),
+                            (["--algo", "none", "--n", "4"], "--n"),
+                            (["--extra-body", '{"batc": 1}'], "batc"), (["--update-tokens", "9"], "--update-tokens"),
+                            (["--total-steps", "9999"], "updates"), (["--algo", "none", "json"], "--algo")]:
+            done = train(*good, *wrong)
+            assert done.returncode in (1, 2) and says in done.stderr, (wrong, done)
+        done = train(*good, "--extra-body", '{"reward": {"type": "regex", "pattern": "^never said$"}}')  # teaches nothing
+        assert done.returncode == 1 and "nothing more to learn" in done.stdout, done
+        assert not os.path.exists(f"{there}/none")
+
+
 def test_on_policy_is_repeatable():
     """With max_staleness 0 and a seed, two servers draw, reward and learn the same."""
     curves = []
@@ -508,7 +562,49 @@ def scored(server, path, judge):
             said.append(sum(choice.logprobs.token_logprobs[1:]))
         want = 1 / (1 + math.exp(said[1] - said[0]))
         assert abs(row["reward"] - want) < 1e-3, (row, want)
+    status, _, scores = judge.post("/v1/score", {  # the same, asked for by a client
+        "template": SCORES["template"], "words": SCORES["words"], "model": judge.model,
+        **{name: [row[name] for row in got["data"]] for name in ("text", "prompt")},
+        "answer": [answer[row["prompt"]] for row in got["data"]]})
+    assert status == 200 and [one["index"] for one in scores["data"]] == list(range(20)), scores
+    assert all(abs(one["score"] - row["reward"]) < 1e-3 and len(set(one["weights_versions"])) == 1
+               for one, row in zip(scores["data"], got["data"])), (scores, got)
     return [row["reward"] for row in got["data"]]
+
+
+def test_scores():
+    """What cannot be judged is refused by its name; a text is for all, a list for each; words that are not behind any
+    token have no score."""
+    good = {"template": "{text} is{prompt}", "text": ["Ann", "Bert"], "prompt": " so", "words": [" green", " red"]}
+    with Server("--no-train") as server:
+        def score(**fields):
+            body = {k: v for k, v in {**good, **fields}.items() if v is not None}
+            status, _, answer = server.post("/v1/score", body)
+            return status, answer
+
+        both = [one["score"] for one in score()[1]["data"]]
+        each = [score(text=text)[1]["data"][0]["score"] for text in good["text"]]
+        assert all(abs(a - b) < 1e-4 for a, b in zip(both, each)) and both[0] != both[1], (both, each)
+        other = score(words=good["words"][::-1])[1]
+        assert all(abs(a + b["score"] - 1) < 1e-4 for a, b in zip(both, other["data"])), (both, other)
+        tokens = sum(len(server.post("/tokenize", {"prompt": f"{text} is so{word}"})[2]["tokens"])
+                     for text in good["text"] for word in good["words"])
+        assert other["usage"]["prompt_tokens"] == other["usage"]["total_tokens"] == tokens, (other, tokens)
+        assert score(template="{text}", text="", prompt=None)[1]["data"][0]["score"] is None
+        for fields, param in [({"text": []}, "text"), ({"text": None}, "text"), ({"text": 1}, "text"),
+                              ({"text": ["a"] * 513}, "text"), ({"text": ["a"] * 129}, "text"),
+                              ({"text": ["a", None]}, "text[1]"),
+                              ({"text": "a\0"}, "text"), ({"text": "word " * 4 * server.context}, "text"),
+                              ({"prompt": None}, "prompt"), ({"prompt": ["a"]}, "prompt"), ({"answer": "a"}, "answer"),
+                              ({"template": "{prompt}"}, "template"), ({"template": None}, "template"),
+                              ({"template": "{text}{text}"}, "template"), ({"words": ["a"]}, "words"),
+                              ({"words": ["a", "ab"]}, "words"), ({"pinned": True}, "pinned")]:
+            status, answer = score(**fields)
+            assert status == 400 and answer["error"]["param"] == param, (fields, answer)
+        assert len(score(text=["a"] * 128)[1]["data"]) == 128
+    with Server("--no-train", "--max-waiting", "256,tokens=2000") as server:  # the text is short, the prompts are not
+        status, answer = score(text=["a"] * 100, prompt=" word" * 100)
+        assert status == 400 and answer["error"]["param"] == "text" and "2000" in answer["error"]["message"], answer
 
 
 def test_a_model_rewards():

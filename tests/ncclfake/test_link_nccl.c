@@ -374,6 +374,27 @@ static void test_wake_and_abort(void **state)
     close_links(2);
 }
 
+/* A rank is lost between two transfers: the caller learns it when it posts the next one and polls
+ * no more, and that aborts the communicators, too. */
+static void test_lost_before_a_post(void **state)
+{
+    uint64_t n[2] = {1, 2};
+    hzp_ticket ticket[2];
+    struct hzp_transfer t = {.op = HZP_ALL_REDUCE, .type = HZP_WIRE_U64, .count = 1};
+    open_links(2);
+    fake_hold(true);
+    for (int r = 0; r < 2; r++) {
+        t.send = t.recv = &n[r];
+        ticket[r] = post(r, t);
+        assert_int_equal(hzp_link_poll(gpu[r], ticket[r], &why), 0);
+    }
+    hzp_link_abort(host[0], 1, "rank 1: sends no heartbeat");
+    assert_int_equal(hzp_link_post(gpu[0], &t, &ticket[0], &why), HZP_EIO);
+    assert_non_null(strstr(why.text, "sends no heartbeat"));
+    assert_int_equal(fake_aborted(), 1);
+    close_links(2);
+}
+
 static void enqueue(int rank, void *stream, struct hzp_transfer t)
 {
     if (hzp_link_enqueue(gpu[rank], &t, stream, &why) < 0)
@@ -551,7 +572,7 @@ int main(void)
         cmocka_unit_test(test_failures),       cmocka_unit_test(test_onto),
         cmocka_unit_test(test_opening),        cmocka_unit_test(test_sums_in_order),
         cmocka_unit_test(test_wake_and_abort), cmocka_unit_test(test_enqueue),
-        cmocka_unit_test(test_enqueue_fails),
+        cmocka_unit_test(test_enqueue_fails),  cmocka_unit_test(test_lost_before_a_post),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -191,7 +191,8 @@ size_t hzp_completion_answer_bytes(const struct hzp_completion *c)
         sum += CHOICE + TEXT_TIMES * choice->text.bytes;
         sum += p->echo ? TEXT_TIMES * p->prompt_text[choice->prompt].bytes : 0;
         sum += p->logprobs >= 0 ? whole * (size_t)(1 + p->logprobs) * LOGPROB : 0;
-        sum += p->prompt_logprobs >= 0 ? prompt * (size_t)(1 + p->prompt_logprobs) * LOGPROB : 0;
+        if (p->prompt_logprobs >= 0 && p->form != &hzp_answer_score)
+            sum += prompt * (size_t)(1 + p->prompt_logprobs) * LOGPROB;
         sum += p->return_ids ? (prompt + shown) * ID : 0;
         sum += (size_t)choice->rq->hidden_cols * NUMBER;
     }

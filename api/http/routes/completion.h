@@ -53,7 +53,7 @@ struct hzp_answer_form {
     bool reads; /* every choice has a reply */
 };
 extern const struct hzp_answer_form hzp_answer_text, hzp_answer_chat, hzp_answer_responses,
-    hzp_answer_messages, hzp_answer_embeddings;
+    hzp_answer_messages, hzp_answer_embeddings, hzp_answer_score;
 
 /* The parameters of a completion. */
 struct hzp_completion_params {
@@ -143,6 +143,10 @@ int hzp_chat_parse(const json_t *body, const struct hzp_engine *engine,
 /* Reads the body of POST /v1/embeddings.  Errors as above. */
 int hzp_embeddings_parse(const json_t *body, const struct hzp_engine *engine,
                          struct hzp_completion_params *ret, struct hzp_err_text *reterr);
+
+/* Reads the body of POST /v1/score.  Errors as above. */
+int hzp_score_parse(const json_t *body, const struct hzp_engine *engine,
+                    struct hzp_completion_params *ret, struct hzp_err_text *reterr);
 
 /* The text that the template makes of a body's messages, tools and further fields; owned by the
  * caller.  Errors as above. */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* POST /v1/completions, /v1/chat/completions, /v1/responses, /v1/messages and
- * /v1/embeddings. */
+/* POST /v1/completions, /v1/chat/completions, /v1/responses, /v1/messages,
+ * /v1/embeddings and /v1/score. */
 #include "api/http/routes/blocks.h"
 #include "api/http/routes/demands.h"
 #include "api/http/routes/feedback.h"
@@ -331,11 +331,10 @@ static parse_fn parse_of(const struct hzp_field_set *fields)
     static const struct {
         const struct hzp_field_set *fields;
         parse_fn parse;
-    } parses[] = {{&hzp_fields_completions, hzp_completion_parse},
-                  {&hzp_fields_chat, hzp_chat_parse},
-                  {&hzp_fields_responses, hzp_responses_parse},
-                  {&hzp_fields_messages, hzp_messages_parse},
-                  {&hzp_fields_embeddings, hzp_embeddings_parse}};
+    } parses[] = {
+        {&hzp_fields_completions, hzp_completion_parse}, {&hzp_fields_chat, hzp_chat_parse},
+        {&hzp_fields_responses, hzp_responses_parse},    {&hzp_fields_messages, hzp_messages_parse},
+        {&hzp_fields_embeddings, hzp_embeddings_parse},  {&hzp_fields_score, hzp_score_parse}};
     int i = 0;
     while (parses[i].fields != fields)
         i++;

@@ -64,8 +64,8 @@ struct hzp_field_set {
 };
 
 extern const struct hzp_field_set hzp_fields_completions, hzp_fields_chat, hzp_fields_responses,
-    hzp_fields_messages, hzp_fields_count_tokens, hzp_fields_embeddings, hzp_fields_tokenize,
-    hzp_fields_detokenize, hzp_fields_policy, hzp_fields_example;
+    hzp_fields_messages, hzp_fields_count_tokens, hzp_fields_embeddings, hzp_fields_score,
+    hzp_fields_tokenize, hzp_fields_detokenize, hzp_fields_policy, hzp_fields_example;
 extern const struct hzp_field_set hzp_fields_version, hzp_fields_manifest, hzp_fields_push,
     hzp_fields_undo, hzp_fields_feedback, hzp_fields_rollout, hzp_fields_sample;
 

@@ -170,6 +170,7 @@ static void ratios(struct hzp_page *p, const struct hzp_ratio_stats *r)
     hzp_page_put(p, "hzpserve_train_ratio_mean", r->sum / n);
     hzp_page_put(p, "hzpserve_train_ratio_max", r->max);
     hzp_page_put(p, "hzpserve_train_ratio_clipped", (double)r->clipped / n);
+    hzp_page_put(p, "hzpserve_train_ratio_k1", r->k1 / n);
     hzp_page_put(p, "hzpserve_train_ratio_k3", r->k3 / n);
     hzp_page_put(p, "hzpserve_train_entropy", r->entropy / n);
 }

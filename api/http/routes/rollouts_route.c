@@ -156,16 +156,23 @@ static void audit(struct hzp_exchange *x, const char *action, uint64_t id)
     hzp_route_audit(x, action, json_pack("{s:I}", "rollout", (json_int_t)id));
 }
 
+int hzp_rollouts_post(struct hzp_engine *engine, const json_t *body, uint64_t *ret_id,
+                      struct hzp_err_text *reterr)
+{
+    struct hzp_rollout_spec spec = {.prompts = 0};
+    int r = read_spec(engine, body, &spec, reterr);
+    if (r >= 0)
+        r = hzp_rollouts_add(engine->rollouts, &spec, ret_id, reterr);
+    hzp_rollout_spec_fini(&spec);
+    return r;
+}
+
 enum MHD_Result hzp_route_rollouts_post(struct hzp_exchange *x)
 {
     struct hzp_err_text err = {.text = ""};
-    struct hzp_rollout_spec spec = {.prompts = 0};
     struct hzp_engine *engine = x->server->engine;
     uint64_t id;
-    int r = read_spec(engine, x->asked, &spec, &err);
-    if (r >= 0)
-        r = hzp_rollouts_add(engine->rollouts, &spec, &id, &err);
-    hzp_rollout_spec_fini(&spec);
+    int r = hzp_rollouts_post(engine, x->asked, &id, &err);
     if (r < 0)
         return hzp_reply_fail(x, r, &err);
     audit(x, "rollouts", id);

@@ -22,6 +22,11 @@ hzp_route_of hzp_route_completion, hzp_route_count_tokens, hzp_route_feedback, h
     hzp_route_samples, hzp_route_sample_put;
 bool hzp_feed_examples(struct hzp_exchange *x);
 
+/* Begins the job that the body of POST /v1/rollouts asks for, whose fields were checked
+ * (hzp_fields_check).  Errors of hzp_rollouts_add.  Thread: any. */
+int hzp_rollouts_post(struct hzp_engine *engine, const json_t *body, uint64_t *ret_id,
+                      struct hzp_err_text *reterr);
+
 struct hzp_page;
 /* Writes the metrics of rollouts. */
 void hzp_rollouts_metrics(struct hzp_page *page, const struct hzp_engine *engine);

@@ -1,0 +1,90 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""With --same-arithmetic a token has the same bits when it is served, in any company, and when it is learned.
+
+    test_same_arithmetic.py HZPSERVE MODEL_DIR [TEST ...]
+
+The server and its client are those of test_api.py, the rollouts those of test_rollouts.py.
+"""
+import concurrent.futures
+import re
+import subprocess
+import sys
+import time
+
+import test_api
+from test_api import Server
+from test_rollouts import LEARNS, PROMPTS, begin, end
+
+SAME = "--same-arithmetic"
+LEVELS = ["base", "avx2", "avx512", "avx512_bf16", "amx"]
+
+
+def levels():
+    """The instruction sets of this machine, or those up to the one that the environment allows."""
+    said = subprocess.run([test_api.BINARY, "devices"], capture_output=True, text=True, check=True).stdout
+    best = re.search(r"kernels used\s+(\w+)", said)[1]
+    return LEVELS[:LEVELS.index(best) + 1]
+
+
+def ratios(*options):
+    """How far the log-probabilities of training are from those that were served, by the same version."""
+    with Server(*LEARNS, "--no-prefix-cache", *options) as server:
+        end(server, begin(server, prompts=PROMPTS * 2, updates=1, max_tokens=24, temperature=1))
+        page = server.get("/metrics")
+        page = page.decode() if isinstance(page, bytes) else page
+        found = dict(re.findall(r"^hzpserve_train_ratio_(\w+){[^}]*} (\S+)$", page, re.M))
+    return [float(found[name]) for name in ("max", "k1", "k3")]
+
+
+def test_learned_as_served():
+    for level in levels():
+        for dtype in ("f32", "bf16"):
+            got = ratios("--dtype", dtype, "--cpu-level", level, SAME)
+            assert got == [1, 0, 0], (level, dtype, got)
+    most, _, k3 = ratios("--dtype", "f32")  # what would be found, if it were not so
+    assert most > 1 and k3 > 0, (most, k3)
+
+
+def answer(server, i):
+    prompt = (PROMPTS[i % 5] + " the cup of Ann is near the river, and Bert's kite is") * (1 + i % 3)
+    done = server.complete(prompt=prompt, max_tokens=20, logprobs=3, temperature=0 if i % 2 else 1, seed=i)
+    choice = done.choices[0]
+    return choice.text, choice.logprobs.token_logprobs, choice.logprobs.top_logprobs
+
+
+def test_any_company():
+    """An answer is the same alone, among others, and from the prefix cache; of BF16, where the kernels for few rows and
+    for many round differently."""
+    with Server("--dtype", "bf16", SAME, "--no-train", "--check-plans") as server:
+        alone = [answer(server, i) for i in range(24)]
+        again = [answer(server, i) for i in range(24)]  # now from the prefix cache
+        with concurrent.futures.ThreadPoolExecutor(24) as clients:
+            crowd = list(clients.map(lambda i: answer(server, i), range(24)))
+    with Server("--dtype", "bf16", SAME, "--no-train", "--no-prefix-cache", "--draft", "ngram") as server:
+        guessed = [answer(server, i) for i in range(24)]
+    for i, one in enumerate(alone):
+        assert one == again[i] == crowd[i] == guessed[i], (i, one, again[i], crowd[i], guessed[i])
+
+
+def test_refused():
+    for options, name in ((["--ranks", "2", "--tensor", "2"], "--tensor"), (["--quantization", "fp8", "--no-train"],
+                           "--quantization fp8"), (["--kv-cache-dtype", "fp8"], "--kv-cache-dtype fp8")):
+        done = subprocess.run([test_api.BINARY, "serve", test_api.MODEL, "--port", "0", SAME, *options],
+                              capture_output=True, text=True, timeout=600)
+        assert done.returncode == 2 and f"{SAME} cannot be used with {name}" in done.stderr, done.stderr
+
+
+def main():
+    test_api.BINARY, test_api.MODEL = sys.argv[1:3]
+    chosen = sys.argv[3:]
+    for name, test in list(globals().items()):
+        if name.startswith("test_") and callable(test) and (not chosen or name in chosen):
+            begun = time.monotonic()
+            test()
+            print(f"ok {name} {time.monotonic() - begun:.2f} s", flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
