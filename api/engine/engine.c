@@ -380,6 +380,13 @@ static const char *untrained(const struct hzp_engine *e)
                : NULL;
 }
 
+/* NULL: the environment names none. */
+static const char *named_command(const char *name)
+{
+    const char *command = getenv(name);
+    return command && *command ? command : NULL;
+}
+
 static void start_rollouts(struct hzp_engine *e)
 {
     struct hzp_rollouts_config config = {.state = e->state,
@@ -387,13 +394,14 @@ static void start_rollouts(struct hzp_engine *e)
                                          .loop = e->parts.loop,
                                          .weights = e->parts.weights,
                                          .tok = e->parts.tok,
+                                         .chat = e->parts.chat,
+                                         .model = &e->parts.config,
                                          .trainer = e->parts.trainer,
                                          .update_tokens =
                                              (int32_t)e->config.settings->training.update_tokens,
-                                         .command = getenv("HZP_REWARD_COMMAND"),
+                                         .command = named_command("HZP_REWARD_COMMAND"),
+                                         .tools = named_command("HZP_TOOL_COMMAND"),
                                          .untrained = untrained(e)};
-    if (config.command && !*config.command)
-        config.command = NULL;
     if (e->config.effects && e->parts.tok)
         e->rollouts = hzp_rollouts_start(&config);
 }

@@ -96,11 +96,9 @@ int hzp_state_teach_again(struct hzp_state *s, const struct hzp_logged_lesson *l
 
 /* ---- what it changed ---- */
 
-enum { EFFECT_BYTES = 65536 };
 /* Names of notes in the log; the second is known to train/table/sample_log_marks.c. */
 static const char figures_name[] = "effect-", texts_name[] = "effect_texts-";
 static const char reason_name[] = "rejected-";
-static const char rollouts_name[] = "rollouts-";
 
 void hzp_lesson_answer(const struct hzp_sample *sample, int32_t *ret_begin, int32_t *ret_end)
 {
@@ -127,8 +125,8 @@ static int put_json(struct hzp_state *s, const char *kind, int64_t first, const 
     char name[64];
     snprintf(name, sizeof(name), "%s%" PRId64, kind, first);
     HZP_FREED char *text = json_dumps(json, JSON_COMPACT);
-    return text && strlen(text) < EFFECT_BYTES ? hzp_sample_log_set_note(s->log, name, text, reterr)
-                                               : hzp_fail(reterr, HZP_ENOMEM, "no memory");
+    return text ? hzp_sample_log_set_note(s->log, name, text, reterr)
+                : hzp_fail(reterr, HZP_ENOMEM, "no memory");
 }
 
 void hzp_state_put_effect(struct hzp_state *s, int64_t first, const json_t *effect,
@@ -149,12 +147,10 @@ void hzp_state_put_effect(struct hzp_state *s, int64_t first, const json_t *effe
 
 static json_t *read_json(struct hzp_state *s, const char *kind, int64_t first)
 {
-    char name[64], *text = hzp_xcalloc(1, EFFECT_BYTES);
+    char name[64];
     snprintf(name, sizeof(name), "%s%" PRId64, kind, first);
-    int r = hzp_sample_log_note(s->log, name, text, EFFECT_BYTES, NULL);
-    json_t *ret = r >= 0 && *text ? json_loads(text, 0, NULL) : NULL;
-    free(text);
-    return ret;
+    HZP_FREED char *text = hzp_sample_log_whole_note(s->log, name);
+    return text ? json_loads(text, 0, NULL) : NULL;
 }
 
 json_t *hzp_state_effect(struct hzp_state *s, int64_t first)
@@ -205,14 +201,13 @@ json_t *hzp_state_reason(struct hzp_state *s, int64_t first, int64_t last)
     return *why ? json_string(why) : json_null();
 }
 
-void hzp_state_put_rollouts(struct hzp_state *s, const json_t *list)
+int hzp_state_put_note(struct hzp_state *s, const char *name, const char *value,
+                       struct hzp_err_text *reterr)
 {
-    struct hzp_err_text err = {.text = ""};
-    if (put_json(s, rollouts_name, 0, list, &err) < 0)
-        hzp_log(HZP_LOG_WARN, "state", "the list of rollouts is not kept: %s", err.text);
+    return hzp_sample_log_set_note(s->log, name, value, reterr);
 }
 
-json_t *hzp_state_rollouts(struct hzp_state *s)
+char *hzp_state_note(struct hzp_state *s, const char *name)
 {
-    return read_json(s, rollouts_name, 0);
+    return hzp_sample_log_whole_note(s->log, name);
 }

@@ -64,6 +64,8 @@ json_t *hzp_state_effect(struct hzp_state *s, int64_t first);
 /* Why examples of the lesson first .. last were rejected: a new reference, null: they were not, or
  * by an earlier build. */
 json_t *hzp_state_reason(struct hzp_state *s, int64_t first, int64_t last);
-/* What is kept of jobs of rollouts (api/rollout), without texts: a list. */
-void hzp_state_put_rollouts(struct hzp_state *s, const json_t *list);
-json_t *hzp_state_rollouts(struct hzp_state *s); /* a new reference; NULL: nothing */
+/* What is kept of jobs of rollouts (api/rollout): as hzp_sample_log_set_note and
+ * hzp_sample_log_whole_note. */
+int hzp_state_put_note(struct hzp_state *s, const char *name, const char *value,
+                       struct hzp_err_text *reterr);
+char *hzp_state_note(struct hzp_state *s, const char *name);

@@ -620,11 +620,10 @@ int hzp_state_accept_read(struct hzp_state *s, struct hzp_example_reader *reader
 }
 
 int hzp_state_accept_samples(struct hzp_state *s, struct hzp_sample **sample, int32_t count,
-                             const char *session, int64_t *ret_first, int64_t *ret_last,
+                             const struct hzp_body_key *key, int64_t *ret_first, int64_t *ret_last,
                              struct hzp_err_text *reterr)
 {
-    struct hzp_body_key key = {.session = session};
-    int r = hzp_examples_commit(&s->examples, sample, count, &key, ret_first, ret_last, reterr);
+    int r = hzp_examples_commit(&s->examples, sample, count, key, ret_first, ret_last, reterr);
     return hzp_state_count_accepted(s, r, *ret_first, *ret_last);
 }
 

@@ -118,7 +118,7 @@ int hzp_state_accept_read(struct hzp_state *s, struct hzp_example_reader *reader
 void hzp_state_refuse(struct hzp_state *s);
 /* The same for samples made here, which it takes over with their array, also on failure. */
 int hzp_state_accept_samples(struct hzp_state *s, struct hzp_sample **sample, int32_t count,
-                             const char *session, int64_t *ret_first, int64_t *ret_last,
+                             const struct hzp_body_key *key, int64_t *ret_first, int64_t *ret_last,
                              struct hzp_err_text *reterr);
 /* As hzp_sample_log_sessions: of this run and earlier ones. */
 int32_t hzp_state_sessions(struct hzp_state *s, struct hzp_session *ret, int32_t max,

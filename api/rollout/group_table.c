@@ -5,6 +5,7 @@
 
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
 void hzp_rollout_table_init(struct hzp_rollout_table *ret,
                             const struct hzp_rollout_table_config *config)
@@ -13,6 +14,7 @@ void hzp_rollout_table_init(struct hzp_rollout_table *ret,
     *ret = (struct hzp_rollout_table){.config = *config,
                                       .room = config->batch * (config->staleness + 1)};
     ret->group = hzp_xcalloc((size_t)ret->room, sizeof(*ret->group));
+    ret->again = hzp_xcalloc((size_t)ret->room, sizeof(*ret->again));
     for (int32_t i = 0; i < ret->room; i++)
         ret->group[i].member = hzp_xcalloc((size_t)config->members, sizeof(*ret->group[i].member));
 }
@@ -22,14 +24,24 @@ void hzp_rollout_table_fini(struct hzp_rollout_table *g)
     for (int32_t i = 0; i < g->room; i++)
         free(g->group[i].member);
     free(g->group);
+    free(g->again);
     *g = (struct hzp_rollout_table){.room = 0};
+}
+
+void hzp_rollout_table_again(struct hzp_rollout_table *g, int64_t number)
+{
+    int32_t at = g->agains++;
+    HZP_ASSERT(at < g->room);
+    for (; at > 0 && g->again[at - 1] > number; at--)
+        g->again[at] = g->again[at - 1];
+    g->again[at] = number;
 }
 
 int32_t hzp_rollout_table_begin(struct hzp_rollout_table *g, int64_t updates)
 {
     int64_t useful = g->begun - g->dropped;
     int32_t at = 0;
-    if (useful / g->config.batch > updates + g->config.staleness)
+    if (!g->agains && useful / g->config.batch > updates + g->config.staleness)
         return -1;
     while (at < g->room && g->group[at].state != HZP_GROUP_FREE)
         at++;
@@ -37,7 +49,9 @@ int32_t hzp_rollout_table_begin(struct hzp_rollout_table *g, int64_t updates)
         return -1;
     struct hzp_rollout_group *group = &g->group[at];
     group->state = HZP_GROUP_OPEN;
-    group->number = ++g->begun;
+    group->number = g->agains ? g->again[0] : ++g->begun;
+    g->agains -= g->agains > 0;
+    memmove(g->again, g->again + 1, (size_t)g->agains * sizeof(*g->again));
     group->open = g->config.members;
     group->waits = false;
     for (int32_t i = 0; i < g->config.members; i++)

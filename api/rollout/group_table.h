@@ -17,7 +17,8 @@
  *
  * Invariants.  With u updates done, group number j (from 1, without the dropped ones) begins only
  * if floor((j - 1) / batch) <= u + staleness: so an answer that is begun is learned by an update at
- * most `staleness` later than the one it could have been learned by.  A lost member never keeps its
+ * most `staleness` later than the one it could have been learned by.  Numbers that are to begin
+ * again, as in a process before this one, do so first.  A lost member never keeps its
  * group from being complete.  A group is taken once.  At most `batch` (staleness + 1) groups are
  * held.
  *
@@ -61,6 +62,8 @@ struct hzp_rollout_table {
     struct hzp_rollout_table_config config;
     struct hzp_rollout_group *group; /* [room] */
     int32_t room;
+    int64_t *again; /* [room] numbers that begin again, ascending */
+    int32_t agains;
     int64_t begun, dropped, taken, lost; /* groups; lost: members */
     int64_t dropped_in_row;              /* since a group was ready */
     int64_t rewards;                     /* members rewarded, */
@@ -70,6 +73,9 @@ struct hzp_rollout_table {
 void hzp_rollout_table_init(struct hzp_rollout_table *ret,
                             const struct hzp_rollout_table_config *config);
 void hzp_rollout_table_fini(struct hzp_rollout_table *g); /* also of one that is all 0 */
+
+/* This number, of a group that had begun, begins once more; at most `room` of them. */
+void hzp_rollout_table_again(struct hzp_rollout_table *g, int64_t number);
 
 /* Begins a group if the bound allows it.  Returns its index; -1: not now. */
 int32_t hzp_rollout_table_begin(struct hzp_rollout_table *g, int64_t updates);

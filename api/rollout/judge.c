@@ -8,7 +8,6 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
-#include <math.h>
 #include <signal.h>
 #include <spawn.h>
 #include <stdio.h>
@@ -25,14 +24,14 @@ struct question {
 };
 
 struct hzp_judge {
-    const char *command;
+    const char *command, *name;
     pid_t pid; /* 0: it does not run */
     int to, from;
     int64_t round;
-    int failures;     /* in a row, without a reward between them */
-    uint64_t next_ns; /* it is not started again before that */
-    char why[160];    /* the newest failure */
-    int64_t lost;     /* a question that gets no answer; 0: none */
+    int failures, before; /* in a row, without an answer between them; before the newest line */
+    uint64_t next_ns;     /* it is not started again before that */
+    char why[160];        /* the newest failure */
+    int64_t lost;         /* a question that gets no answer; 0: none */
     struct question open[HZP_JUDGE_OPEN];
     char *out; /* to be written: out[written .. bytes) */
     size_t bytes, written, room;
@@ -40,10 +39,11 @@ struct hzp_judge {
     size_t in_bytes;
 };
 
-struct hzp_judge *hzp_judge_create(const char *command)
+struct hzp_judge *hzp_judge_create(const char *command, const char *name)
 {
     struct hzp_judge *j = hzp_xcalloc(1, sizeof(*j));
     j->command = command;
+    j->name = name;
     j->round = 1;
     return j;
 }
@@ -124,8 +124,8 @@ static void fail(struct hzp_judge *j)
     j->next_ns = hzp_now_ns() + (first_pause_ns << HZP_MIN(j->failures, 8));
     j->bytes = j->written = j->in_bytes = 0;
     memset(j->open, 0, sizeof(j->open));
-    hzp_log(HZP_LOG_WARN, "train", "rollouts: the reward command %s; failures in a row=%d", j->why,
-            j->failures);
+    hzp_log(HZP_LOG_WARN, "train", "rollouts: the %s command %s; failures in a row=%d", j->name,
+            j->why, j->failures);
 }
 
 static void stop(struct hzp_judge *j)
@@ -177,7 +177,7 @@ static void start(struct hzp_judge *j)
     close(end[3]);
     j->to = end[1];
     j->from = end[2];
-    hzp_log(HZP_LOG_INFO, "train", "rollouts: the reward command runs pid=%d round=%" PRId64,
+    hzp_log(HZP_LOG_INFO, "train", "rollouts: the %s command runs pid=%d round=%" PRId64, j->name,
             (int)j->pid, j->round);
 }
 
@@ -200,7 +200,7 @@ int hzp_judge_check(struct hzp_judge *j, struct hzp_err_text *reterr)
     if (j->failures < HZP_JUDGE_FAILURES)
         return HZP_OK;
     j->failures = 0;
-    return hzp_fail(reterr, HZP_EIO, "the reward command %s, %d times in a row", j->why,
+    return hzp_fail(reterr, HZP_EIO, "the %s command %s, %d times in a row", j->name, j->why,
                     HZP_JUDGE_FAILURES);
 }
 
@@ -249,41 +249,49 @@ static void write_out(struct hzp_judge *j)
     j->written = j->bytes = 0;
 }
 
-/* Takes a line out of what was read.  True: it is a reward that was asked for. */
-static bool take_line(struct hzp_judge *j, size_t bytes, int64_t *ret_id, double *ret)
+/* Takes a line out of what was read.  True: it answers what was asked. */
+static bool take_line(struct hzp_judge *j, size_t bytes, int64_t *ret_id, json_t **ret)
 {
     json_t *line = hzp_json_load(j->in, bytes, 0, NULL, NULL);
-    const json_t *reward = json_object_get(line, "reward");
     json_int_t id = json_integer_value(json_object_get(line, "id"));
     int at = 0;
     while (at < HZP_JUDGE_OPEN && (!id || j->open[at].id != id))
         at++;
-    bool object = json_is_object(line), number = json_is_number(reward);
-    double value = number ? json_number_value(reward) : NAN;
-    json_decref(line);
+    bool object = json_is_object(line), asked = object && at < HZP_JUDGE_OPEN;
     memmove(j->in, j->in + bytes + 1, j->in_bytes - bytes - 1);
     j->in_bytes -= bytes + 1;
     if (!object)
         give_up(j, "has written a line that is no JSON object");
-    if (!object || at == HZP_JUDGE_OPEN)
+    if (!asked) {
+        json_decref(line);
         return false;
+    }
     j->open[at].id = 0;
+    j->before = j->failures;
     j->failures = 0;
     *ret_id = id;
-    *ret = fabs(value) <= 1e6 ? value : NAN;
+    *ret = line;
     return true;
 }
 
+void hzp_judge_reject(struct hzp_judge *j, const char *why)
+{
+    memset(j->open, 0, sizeof(j->open)); /* none of them is the reason */
+    j->failures = j->before;
+    if (j->pid)
+        give_up(j, why);
+}
+
 /* The question that gets no answer, if there is one. */
-static bool take_lost(struct hzp_judge *j, int64_t *ret_id, double *ret)
+static bool take_lost(struct hzp_judge *j, int64_t *ret_id, json_t **ret)
 {
     *ret_id = j->lost;
-    *ret = NAN;
+    *ret = NULL;
     j->lost = 0;
     return *ret_id != 0;
 }
 
-bool hzp_judge_next(struct hzp_judge *j, int64_t *ret_id, double *ret)
+bool hzp_judge_next(struct hzp_judge *j, int64_t *ret_id, json_t **ret)
 {
     write_out(j);
     while (j->pid) {

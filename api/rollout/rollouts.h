@@ -19,12 +19,15 @@
  * temperature 1, top_p 1, and no penalties, biases or grammar these are those of the distribution
  * it was drawn from.  So training jobs draw in this way only.
  *
+ * An answer may have several turns (rollouts_turns.c): it is one row of tokens all the same, of
+ * which the model wrote some and others were given to it.  Only the former are learned.
+ *
  * With kl > 0 each token's loss has kl times the divergence from a reference (device/ops.h): a
  * client's, or the version that serves when it begins, which takes a slot until it ends.
  *
- * Only what is committed is durable.  The tables are in memory: a job that a restart interrupts has
- * failed, and says how many updates it had; what it had committed is learned once, from the log.
- * Jobs run one after the other.
+ * Tables, rewards and leases are in memory.  What is committed is learned once, from the log, also
+ * after kill -9, and so is each further group of a job that goes on (rollouts_kept.c); another job
+ * has failed then, and says how many updates it had.  Jobs run one after the other.
  *
  * Bounds: HZP_ROLLOUTS_OPEN jobs that have not ended; HZP_ROLLOUTS_KEPT that have; per job the
  * limits below.
@@ -38,6 +41,7 @@
 #include "api/rollout/row_table.h"
 #include "api/rollout/verify.h"
 #include "serve/scheduler.h"
+#include "text/chat/chat.h"
 
 struct hzp_rollouts;
 
@@ -52,6 +56,7 @@ enum {
     HZP_ROLLOUT_TAKE_MAX =
         256, /* samples of one lease, also in the table of fields; their tokens: */
     HZP_ROLLOUT_TAKE_TOKENS = 1 << 17,
+    HZP_ROLLOUT_TURNS_MAX = 64
 };
 
 enum hzp_rollout_algo {
@@ -67,7 +72,16 @@ const char *hzp_rollout_algo_name(enum hzp_rollout_algo algo);
 struct hzp_rollout_prompt {
     int32_t *token; /* [count], owned */
     int32_t count;
-    char *reference; /* owned; NULL: none */
+    char *reference;  /* owned; NULL: none */
+    json_t *messages; /* owned; with turns: those that it was made of */
+};
+
+/* How an answer goes on where the model has ended its turn: rollouts_turns.c. */
+struct hzp_rollout_turns {
+    int32_t most;  /* turns of the model in an answer; 0: one, and nothing follows */
+    bool client;   /* clients say what follows, not the operator's command, */
+    float seconds; /* in so many seconds */
+    json_t *tools; /* owned: as in a chat; NULL: none */
 };
 
 struct hzp_rollout_spec {
@@ -83,6 +97,8 @@ struct hzp_rollout_spec {
     float kl;              /* coefficient of the divergence from a reference: */
     bool client_reference; /* clients say its log-probabilities; else: see above */
     json_t *consumers;     /* owned: names of those that have to take each answer; NULL: none */
+    struct hzp_rollout_turns turns;
+    json_t *body; /* owned: what the spec was read from, with the seed; NULL: it is not kept */
 };
 void hzp_rollout_spec_fini(struct hzp_rollout_spec *spec); /* also of one that is all 0 */
 
@@ -92,9 +108,12 @@ struct hzp_rollouts_config { /* borrowed */
     struct hzp_loop *loop;
     struct hzp_weights *weights;
     struct hzp_tokenizer *tok;
+    const struct hzp_chat *chat; /* NULL: the model has no template */
+    const struct hzp_model_config *model;
     struct hzp_trainer *trainer; /* NULL: there is none */
     int32_t update_tokens;       /* the most that an update may have */
     const char *command;         /* what rewards of type command run; NULL: there is none */
+    const char *tools;           /* what environments of type command run; NULL: there is none */
     const char *untrained;       /* why jobs may not train here, a whole sentence; NULL: they may */
 };
 
@@ -110,6 +129,11 @@ void hzp_rollouts_stop(struct hzp_rollouts *r);
  * HZP_EBUSY: HZP_ROLLOUTS_OPEN have not ended; HZP_ECANCELED: the server stops. */
 int hzp_rollouts_add(struct hzp_rollouts *r, struct hzp_rollout_spec *spec, uint64_t *ret_id,
                      struct hzp_err_text *reterr);
+/* Goes on with the jobs of an earlier server, before others are added.  read: makes a spec of its
+ * body, as it was made when it was added. */
+typedef int hzp_rollout_reader(const void *ctx, const json_t *body, struct hzp_rollout_spec *ret,
+                               struct hzp_err_text *reterr);
+void hzp_rollouts_resume(struct hzp_rollouts *r, hzp_rollout_reader *read, const void *ctx);
 /* A job as GET /v1/rollouts/{id} shows it; all of them, newest first, without curves.  New
  * references; NULL: there is no such job. */
 json_t *hzp_rollouts_job(struct hzp_rollouts *r, uint64_t id);
@@ -136,8 +160,8 @@ int hzp_sample_numbers(const json_t *value, int32_t count, double *ret,
                        struct hzp_err_text *reterr);
 
 struct hzp_rollouts_stats {
-    int32_t jobs, members, waiting, ready; /* not ended; running requests; that wait for a client's
-                                            * reward; groups that are ready */
+    int32_t jobs, members, waiting, ready; /* not ended; running requests; that wait for a client;
+                                            * groups that are ready */
     int32_t rows;                          /* samples that can be taken */
     uint64_t leases, expired, samples, dropped, lost, stale, late, updates; /* dropped: groups */
     double reward_mean; /* at the newest point of a curve */

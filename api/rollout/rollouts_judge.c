@@ -112,19 +112,22 @@ int hzp_rollout_ask(struct hzp_rollouts *r, struct hzp_rollout_job *job,
 {
     if (hzp_verifier_is_model(job->spec.verifier))
         return ask_model(r, job, reterr);
-    double reward;
+    json_t *line;
     int64_t sample;
     bool more = true;
     if (!hzp_verifier_is_command(job->spec.verifier))
         return HZP_OK;
-    while (hzp_judge_next(r->judge, &sample, &reward)) {
+    while (hzp_judge_next(r->judge, &sample, &line)) {
         int32_t row = hzp_rollout_find(r, sample);
         struct hzp_rollout_answer *a = row < 0 ? NULL : hzp_rollout_at(job, row);
+        const json_t *reward = json_object_get(line, "reward");
+        double value = json_is_number(reward) ? json_number_value(reward) : NAN;
+        json_decref(line);
         if (!a || !a->asks)
             continue;
         a->asks = false;
-        a->judged = !isnan(reward);
-        a->reward = reward;
+        a->judged = fabs(value) <= 1e6;
+        a->reward = value;
         a->deadline_ns = 0; /* without a reward it is lost */
     }
     for (int32_t i = 0; i < job->table.room * job->spec.n && more; i++) {
@@ -132,6 +135,8 @@ int hzp_rollout_ask(struct hzp_rollouts *r, struct hzp_rollout_job *job,
         if (!a->asks || (a->asked_in && a->asked_in == hzp_judge_round(r->judge)))
             continue;
         json_t *words = said(r, a->rq, a->text, answer_to(job, i));
+        if (a->said)
+            json_object_set_new(words, "messages", hzp_rollout_messages(job, i));
         more = hzp_judge_ask(r->judge, a->sample, words, hzp_verifier_seconds(job->spec.verifier));
         a->asked_in = more ? hzp_judge_round(r->judge) : 0;
         json_decref(words);

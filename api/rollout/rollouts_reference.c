@@ -7,7 +7,6 @@
 #include "api/rollout/rollouts_state.h"
 
 #include <math.h>
-#include <string.h>
 #include "base/arena.h"
 #include <stdlib.h>
 
@@ -33,10 +32,15 @@ static bool refers(const struct hzp_rollout_spec *spec)
     return spec->kl > 0 && !spec->client_reference;
 }
 
+bool hzp_rollout_holds(const struct hzp_rollout_spec *spec)
+{
+    return refers(spec) || hzp_verifier_is_pinned(spec->verifier);
+}
+
 int hzp_rollout_take_reference(struct hzp_rollouts *r, struct hzp_rollout_job *job)
 {
     struct hold h = {.r = r};
-    if (!refers(&job->spec) && !hzp_verifier_is_pinned(job->spec.verifier))
+    if (!hzp_rollout_holds(&job->spec))
         return HZP_OK;
     hzp_lock_release(&r->lock);
     int code = hzp_loop_call(r->config.loop, hold, &h);
@@ -85,12 +89,8 @@ bool hzp_rollout_computed(const struct hzp_request *rq)
 static int submit(struct hzp_rollouts *r, const struct hzp_rollout_job *job,
                   struct hzp_rollout_answer *a, struct hzp_err_text *reterr)
 {
-    const struct hzp_request *rq = a->rq;
-    int32_t n = atomic_load(&rq->out_count), count = rq->prompt_count + n;
-    HZP_FREED int32_t *token = hzp_xcalloc((size_t)count, sizeof(*token));
-    memcpy(token, rq->prompt, (size_t)rq->prompt_count * sizeof(*token));
-    for (int32_t i = 0; i < n; i++)
-        token[rq->prompt_count + i] = rq->out[i].token;
+    int32_t count;
+    HZP_FREED int32_t *token = hzp_rollout_tokens(a->rq, &count);
     return hzp_rollout_compute(r, token, count, job->reference, &a->ref, reterr);
 }
 
@@ -148,6 +148,8 @@ double hzp_rollout_kl(const struct hzp_rollout_answer *a)
     int32_t n = atomic_load(&a->rq->out_count);
     double sum = 0;
     for (int32_t i = 0; a->reference && i < n; i++) {
+        if (!hzp_rollout_wrote(a->rq, i))
+            continue;
         double d = a->reference[i] - (double)a->rq->out[i].logprob;
         d = fmin(fmax(d, -20), 20);
         sum += exp(d) - d - 1;

@@ -46,6 +46,8 @@ static int64_t oldest_step(const struct hzp_rollouts *r, const struct hzp_reques
     int32_t n = atomic_load(&rq->out_count);
     for (int32_t i = 0; i < n && ret >= 0; i++) {
         int32_t v = 0;
+        if (!hzp_rollout_wrote(rq, i))
+            continue;
         while (v < r->versions && r->version[v].id != rq->out[i].version)
             v++;
         ret = v < r->versions ? HZP_MIN(ret, r->version[v].optimizer_step) : -1;
@@ -82,6 +84,8 @@ static void free_slot(struct hzp_rollouts *r, struct hzp_rollout_job *job, int32
         }
         free(a->reference);
         json_decref(a->text);
+        json_decref(a->said);
+        hzp_tokens_fini(&a->given);
         *a = (struct hzp_rollout_answer){.rq = NULL};
     }
     slot->submitted = 0;
@@ -95,10 +99,8 @@ static void end_job(struct hzp_rollouts *r, struct hzp_rollout_job *job,
     for (int32_t i = 0; i < job->table.room; i++)
         free_slot(r, job, i); /* may wait, and others look meanwhile */
     hzp_rollout_drop_reference(r, job);
-    if (r->judge) { /* the next job's command is not to answer this one's questions first */
-        hzp_judge_destroy(r->judge);
-        r->judge = hzp_judge_create(r->config.command);
-    }
+    hzp_rollouts_renew(
+        r); /* the next job's commands are not to answer this one's questions first */
     for (int32_t i = 0; i < job->table.room; i++) {
         free(job->slot[i].answer);
         job->table.group[i].state = HZP_GROUP_FREE;
@@ -109,10 +111,14 @@ static void end_job(struct hzp_rollouts *r, struct hzp_rollout_job *job,
     job->slot = NULL;
     r->running = 0;
     job->status = status;
-    snprintf(job->why, sizeof(job->why), "%s", why);
+    job->goes_on = why == stopped && hzp_rollout_outlives(job);
+    snprintf(job->why, sizeof(job->why), "%s", job->goes_on ? "" : why);
     hzp_log(HZP_LOG_INFO, "train", "rollouts id=%" PRIu64 " %s updates=%d reward=%.3f%s%s", job->id,
-            hzp_rollout_status_name(status), job->done, reward, *why ? ": " : "", why);
+            job->goes_on ? "waits for the next start" : hzp_rollout_status_name(status), job->done,
+            reward, *job->why ? ": " : "", job->why);
     hzp_rollouts_keep(r);
+    if (!job->goes_on && hzp_rollout_outlives(job)) /* when the list says how it has ended */
+        hzp_rollout_forget(r, job->id);
 }
 
 static void begin_job(struct hzp_rollouts *r, struct hzp_rollout_job *job)
@@ -128,11 +134,22 @@ static void begin_job(struct hzp_rollouts *r, struct hzp_rollout_job *job)
 
 /* ---- members ---- */
 
+/* The next turn begins with what the answer has so far, and with what was given to it. */
+static void carry(const struct hzp_rollout_answer *a, struct hzp_request *rq)
+{
+    int32_t n = atomic_load(&a->rq->out_count);
+    memcpy(rq->out, a->rq->out, (size_t)n * sizeof(*rq->out));
+    for (size_t i = 0; i < a->given.n; i++)
+        rq->out[n++] = (struct hzp_output){.token = a->given.ids[i]};
+    atomic_store(&rq->out_count, n);
+}
+
 /* All members of a group begin with the same seed, and differ by their choice. */
-static int submit(struct hzp_rollouts *r, const struct hzp_rollout_job *job, int32_t at,
-                  struct hzp_err_text *reterr)
+int hzp_rollout_submit(struct hzp_rollouts *r, const struct hzp_rollout_job *job, int32_t at,
+                       int32_t member, struct hzp_err_text *reterr)
 {
     struct hzp_rollout_slot *slot = &job->slot[at];
+    struct hzp_rollout_answer *a = &slot->answer[member];
     const struct hzp_rollout_prompt *p = &job->spec.prompt[slot->prompt];
     struct hzp_request *rq;
     if (hzp_request_create(p->token, p->count, job->spec.max_tokens, 0, false, &rq) < 0)
@@ -141,15 +158,18 @@ static int submit(struct hzp_rollouts *r, const struct hzp_rollout_job *job, int
     rq->sampling.temperature = job->spec.temperature;
     rq->sampling.seed =
         job->spec.seed + (uint64_t)job->table.group[at].number * 0x9e3779b97f4a7c15u;
-    rq->sampling.choice = (uint32_t)slot->submitted;
+    rq->sampling.choice = (uint32_t)member;
     rq->demands = (struct hzp_demands){.mode = HZP_CONTINUE, .max_staleness = -1, .fresh = true};
+    if (a->rq)
+        carry(a, rq);
     int code = hzp_scheduler_submit(r->config.scheduler, rq, reterr);
     if (code < 0) {
         hzp_request_destroy(rq);
         return code;
     }
-    slot->answer[slot->submitted].sample = ++r->last_sample;
-    slot->answer[slot->submitted++].rq = rq;
+    hzp_request_destroy(a->rq);
+    a->rq = rq;
+    a->sample = ++r->last_sample;
     hzp_loop_poke(r->config.loop);
     return HZP_OK;
 }
@@ -161,11 +181,12 @@ static bool begin_group(struct hzp_rollout_job *job)
     struct hzp_rollout_table *t = &job->table;
     bool wanted = spec->train ? t->begun - t->dropped < (int64_t)spec->updates * spec->batch
                               : t->begun < spec->prompts;
+    wanted |= t->agains > 0;
     int32_t at = -1;
     if (wanted)
         at = hzp_rollout_table_begin(t, spec->train ? job->done + job->rejected : INT32_MAX);
     if (at >= 0)
-        job->slot[at].prompt = (int32_t)((t->begun - 1) % spec->prompts);
+        job->slot[at].prompt = (int32_t)((t->group[at].number - 1) % spec->prompts);
     return at >= 0;
 }
 
@@ -176,9 +197,10 @@ static int fill(struct hzp_rollouts *r, struct hzp_rollout_job *job, struct hzp_
         for (int32_t at = 0; at < job->table.room; at++)
             while (job->table.group[at].state == HZP_GROUP_OPEN &&
                    job->slot[at].submitted < job->spec.n) {
-                int code = submit(r, job, at, reterr);
+                int code = hzp_rollout_submit(r, job, at, job->slot[at].submitted, reterr);
                 if (code < 0)
                     return code == HZP_EBUSY ? HZP_OK : code;
+                job->slot[at].submitted++;
             }
     } while (begin_group(job));
     return HZP_OK;
@@ -201,7 +223,7 @@ static double judge(struct hzp_rollouts *r, const struct hzp_rollout_job *job,
     }
     hzp_lock_release(&r->lock);
     double ret = hzp_verify(job->spec.verifier, json_string_value(json), json_string_length(json),
-                            atomic_load(&a->rq->out_count), reference);
+                            hzp_rollout_written(a->rq), reference);
     hzp_lock_take(&r->lock);
     json_decref(json);
     return ret;
@@ -211,14 +233,14 @@ static double judge(struct hzp_rollouts *r, const struct hzp_rollout_job *job,
 static void look_at(struct hzp_rollouts *r, struct hzp_rollout_job *job, int32_t at, int32_t m)
 {
     struct hzp_rollout_answer *a = &job->slot[at].answer[m];
-    int32_t state = atomic_load(&a->rq->state);
-    bool whole = (state == HZP_REQUEST_STOPPED || state == HZP_REQUEST_LENGTH) &&
-                 atomic_load(&a->rq->out_count) > 0;
+    bool whole = hzp_rollout_is_answer(a->rq) && a->stage != HZP_TURN_LOST;
+    if (whole && job->spec.turns.most && a->stage != HZP_TURN_OVER)
+        return;
     if (whole && !a->text && !a->judged) {
         a->reward = judge(r, job, job->spec.prompt[job->slot[at].prompt].reference, a);
         a->judged = !a->text;
         job->answered++;
-        job->truncated += state == HZP_REQUEST_LENGTH;
+        job->truncated += atomic_load(&a->rq->state) == HZP_REQUEST_LENGTH;
     }
     if (a->judged || !whole || hzp_now_ns() > a->deadline_ns)
         hzp_rollout_table_end(&job->table, at, m, a->judged ? a->reward : NAN);
@@ -257,6 +279,7 @@ static struct hzp_sample *sample_of(const struct hzp_rollout_spec *spec,
                                                     HZP_LOSS_IS, HZP_LOSS_GSPO};
     bool grpo = spec->algo == HZP_ROLLOUT_GRPO, gspo = spec->algo == HZP_ROLLOUT_GSPO;
     int32_t n = atomic_load(&rq->out_count), first = rq->prompt_count;
+    int32_t written = hzp_rollout_written(rq);
     size_t count = (size_t)(first + n);
     HZP_FREED int32_t *token =
         hzp_xcalloc(count, 2 * sizeof(*token) + sizeof(struct hzp_row_loss) + 1);
@@ -266,8 +289,10 @@ static struct hzp_sample *sample_of(const struct hzp_rollout_spec *spec,
     memcpy(token, rq->prompt, (size_t)first * sizeof(*token));
     for (int32_t i = 0; i < n; i++) {
         token[first + i] = rq->out[i].token;
-        learn[first + i] = 1;
-        weight[first + i] = gspo ? (float)mean : grpo ? (float)mean / (float)n : 1;
+        learn[first + i] = hzp_rollout_wrote(rq, i);
+        if (!learn[first + i])
+            continue;
+        weight[first + i] = gspo ? (float)mean : grpo ? (float)mean / (float)written : 1;
         how[first + i] =
             (struct hzp_row_loss){.kind = kind[spec->algo],
                                   .inv_temperature = 1,
@@ -290,7 +315,7 @@ static double mean_tokens(const struct hzp_rollout_job *job, const int32_t *grou
         for (int32_t m = 0; m < job->spec.n; m++)
             if (job->table.group[group[i]].member[m].state == HZP_MEMBER_REWARDED) {
                 answers++;
-                tokens += atomic_load(&job->slot[group[i]].answer[m].rq->out_count);
+                tokens += hzp_rollout_written(job->slot[group[i]].answer[m].rq);
             }
     return answers > 0 ? tokens / answers : 1;
 }
@@ -315,7 +340,7 @@ static int32_t make_samples(struct hzp_rollouts *r, struct hzp_rollout_job *job,
             job->stale += !fresh;
             job->table.lost += !known;
             if (ret[count]) {
-                tokens += atomic_load(&a->rq->out_count);
+                tokens += hzp_rollout_written(a->rq);
                 job->next.kl += hzp_rollout_kl(a);
                 job->next.staleness = HZP_MAX(job->next.staleness, now - step);
                 count++;
@@ -332,7 +357,7 @@ static int commit(struct hzp_rollouts *r, struct hzp_rollout_job *job, struct hz
     struct hzp_sample_queue_stats queue;
     struct hzp_rollout_table *t = &job->table;
     int32_t group[HZP_ROLLOUT_BATCH_MAX], groups;
-    char session[40];
+    char session[40], note[HZP_ROLLOUT_NOTE];
     int code = HZP_OK;
     hzp_sample_queue_read_stats(hzp_state_queue(r->config.state), &queue);
     if (job->last || queue.samples || !(groups = hzp_rollout_table_take(t, false, group)))
@@ -348,12 +373,17 @@ static int commit(struct hzp_rollouts *r, struct hzp_rollout_job *job, struct hz
     note_versions(r);
     int32_t count = job->next.samples = make_samples(r, job, group, groups, sample);
     snprintf(session, sizeof(session), "rollout-%" PRIu64, job->id);
+    job->committed += count; /* as what is kept of it says, if they are */
+    bool outlives = hzp_rollout_outlives(job);
+    HZP_FREED char *kept = outlives ? hzp_rollout_kept(job) : NULL;
+    struct hzp_body_key key = {.session = session, .note_text = kept};
+    if (outlives)
+        key.note = hzp_rollout_note(job, note);
     if (count)
-        code = hzp_state_accept_samples(r->config.state, sample, count, session, &job->first,
+        code = hzp_state_accept_samples(r->config.state, sample, count, &key, &job->first,
                                         &job->last, reterr);
     else
         free(sample);
-    job->committed += code == HZP_OK ? count : 0;
     for (int32_t i = 0; i < groups; i++) {
         hzp_rollout_table_release(t, group[i], !count);
         free_slot(r, job, group[i]);
@@ -363,14 +393,14 @@ static int commit(struct hzp_rollouts *r, struct hzp_rollout_job *job, struct hz
 }
 
 /* If the samples that were committed are learned, or never will be, the update counts. */
-static void settle(struct hzp_rollouts *r, struct hzp_rollout_job *job)
+static int settle(struct hzp_rollouts *r, struct hzp_rollout_job *job, struct hzp_err_text *reterr)
 {
     struct hzp_rollout_point *p = &job->next;
     if (!job->last)
-        return;
+        return HZP_OK;
     int64_t through = weights_stats(r).learned_through;
     if (!hzp_state_settled(r->config.state, job->first, job->last, through))
-        return;
+        return HZP_OK;
     bool learned = hzp_state_learned(r->config.state, job->last, through) == HZP_EXAMPLE_LEARNED;
     const struct hzp_version_record *by = NULL; /* the oldest version that has learned them */
     note_versions(r);
@@ -383,7 +413,7 @@ static void settle(struct hzp_rollouts *r, struct hzp_rollout_job *job)
         p->optimizer_step = by->optimizer_step;
         p->version = by->id;
     }
-    p->seconds = (double)(hzp_now_ns() - job->begin_ns) * 1e-9;
+    p->seconds = job->before_s + (double)(hzp_now_ns() - job->begin_ns) * 1e-9;
     job->late += learned && p->staleness > job->spec.staleness ? p->samples : 0;
     job->rejected += !learned;
     if (learned)
@@ -395,6 +425,19 @@ static void settle(struct hzp_rollouts *r, struct hzp_rollout_job *job)
             job->id, job->done + job->rejected, job->spec.updates, learned ? "learned" : "rejected",
             p->samples, p->reward_mean, p->staleness, job->table.dropped);
     hzp_rollouts_keep(r);
+    return hzp_rollout_keep(r, job, false, reterr);
+}
+
+/* After a restart: whether samples wait that were committed before it.  Answers that were drawn
+ * meanwhile would be too old. */
+static bool catches_up(const struct hzp_rollouts *r, struct hzp_rollout_job *job)
+{
+    struct hzp_sample_queue_stats queue;
+    if (job->catches_up) {
+        hzp_sample_queue_read_stats(hzp_state_queue(r->config.state), &queue);
+        job->catches_up = job->last || queue.samples;
+    }
+    return job->catches_up;
 }
 
 /* ---- a job ---- */
@@ -441,9 +484,12 @@ static void advance(struct hzp_rollouts *r, struct hzp_rollout_job *job)
     int code = HZP_OK;
     if (!job->reference && hzp_rollout_take_reference(r, job) < 0)
         return; /* the loop has ended, and the thread ends the job */
-    code = hzp_rollout_ask(r, job, &err);
+    code = hzp_rollout_converse(r, job, &err);
+    if (code >= 0)
+        code = hzp_rollout_ask(r, job, &err);
     collect(r, job);
-    settle(r, job);
+    if (code >= 0)
+        code = settle(r, job, &err);
     if (code >= 0)
         code = hzp_rollout_refer(r, job, &err);
     if (code >= 0 && job->spec.train)
@@ -455,7 +501,7 @@ static void advance(struct hzp_rollouts *r, struct hzp_rollout_job *job)
         end_job(r, job, job->cancel ? HZP_ROLLOUT_CANCELLED : how, why);
         return;
     }
-    if (code >= 0)
+    if (code >= 0 && !catches_up(r, job))
         code = fill(r, job, &err);
     if (code < 0) /* cancelled: the scheduler stops before this thread is told to */
         end_job(r, job, HZP_ROLLOUT_FAILED, code == HZP_ECANCELED ? stopped : err.text);

@@ -10,11 +10,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Those from REWARD on become ready later than the answer, and can be written. */
-enum { PROMPT, TEXT, ANSWER, PROMPT_TOKENS, TOKENS, LOGPROBS, VERSIONS };
-enum { REWARD = VERSIONS + 1, ADVANTAGE, REFERENCE };
-static const char names[] = "prompt text answer prompt_tokens tokens logprobs versions reward "
-                            "advantage reference_logprobs";
+/* Those from REWARD on are not ready with the answer, and can be written. */
+enum { PROMPT, TEXT, ANSWER, PROMPT_TOKENS, TOKENS, LOGPROBS, VERSIONS, MASK, MESSAGES };
+enum { REWARD = MESSAGES + 1, ADVANTAGE, REFERENCE, TURN };
+static const char names[] = "prompt text answer prompt_tokens tokens logprobs versions mask "
+                            "messages reward advantage reference_logprobs turn";
+/* What a row has while its turn waits for what follows. */
+enum { ASKED = 1 << PROMPT | 1 << ANSWER | 1 << PROMPT_TOKENS | 1 << MESSAGES | 1 << TURN };
 
 static struct hzp_rollout_job *running(const struct hzp_rollouts *r)
 {
@@ -33,9 +35,9 @@ int32_t hzp_rollout_rows(struct hzp_rollouts *r)
         const struct hzp_rollout_member *member = &group->member[i % job->spec.n];
         const struct hzp_rollout_answer *a = hzp_rollout_at(job, i);
         struct hzp_row *row = &r->rows.row[i];
-        bool ready = group->state == HZP_GROUP_READY;
+        bool ready = group->state == HZP_GROUP_READY, asked = a->stage == HZP_TURN_ASKED;
         bool there = (ready || group->state == HZP_GROUP_OPEN) &&
-                     member->state != HZP_MEMBER_LOST && (a->judged || a->text);
+                     member->state != HZP_MEMBER_LOST && (a->judged || a->text || asked);
         if (!there || row->number != a->sample)
             *row = (struct hzp_row){.number = 0};
         if (!there)
@@ -47,6 +49,10 @@ int32_t hzp_rollout_rows(struct hzp_rollouts *r)
                      (uint32_t)a->judged << REWARD |
                      (uint32_t)(ready && isfinite(member->advantage)) << ADVANTAGE |
                      (uint32_t)(a->reference != NULL) << REFERENCE;
+        if (!a->said)
+            row->ready &= ~(1u << MESSAGES);
+        if (asked)
+            row->ready = job->spec.turns.client ? ASKED : 0;
         rows++;
     }
     return rows;
@@ -66,12 +72,10 @@ json_t *hzp_rollout_text(const struct hzp_rollouts *r, const struct hzp_request 
 {
     struct hzp_textbuf text = {NULL, 0, 0};
     bool ended = atomic_load(&rq->state) == HZP_REQUEST_STOPPED && rq->stop_token >= 0;
-    int32_t n = prompt ? rq->prompt_count : atomic_load(&rq->out_count) - ended;
-    int32_t *token = hzp_xcalloc((size_t)n, sizeof(*token));
-    for (int32_t i = 0; i < n; i++)
-        token[i] = prompt ? rq->prompt[i] : rq->out[i].token;
-    hzp_tokenizer_decode(r->config.tok, token, (size_t)n, true, &text);
-    free(token);
+    int32_t count, first = prompt ? 0 : rq->prompt_count + hzp_rollout_turn_first(rq);
+    HZP_FREED int32_t *token = hzp_rollout_tokens(rq, &count);
+    int32_t n = (prompt ? rq->prompt_count : count - ended) - first;
+    hzp_tokenizer_decode(r->config.tok, token + first, (size_t)n, true, &text);
     json_t *ret = hzp_text_json(text.data ? text.data : "", text.bytes); /* as UTF-8 */
     hzp_textbuf_fini(&text);
     return ret;
@@ -98,6 +102,10 @@ static json_t *value_of(const struct hzp_rollouts *r, struct hzp_rollout_job *jo
         return hzp_rollout_text(r, rq, column == PROMPT);
     if (column == ANSWER)
         return answer ? json_string(answer) : json_null();
+    if (column == MESSAGES)
+        return hzp_rollout_messages(job, row);
+    if (column == TURN)
+        return hzp_rollout_turn(hzp_rollout_at(job, row));
     if (column == REWARD || column == ADVANTAGE)
         return json_real(*cell(job, row, column));
     json_t *ret = json_array();
@@ -106,6 +114,7 @@ static json_t *value_of(const struct hzp_rollouts *r, struct hzp_rollout_job *jo
         double number = column == PROMPT_TOKENS ? rq->prompt[i]
                         : column == TOKENS      ? out->token
                         : column == VERSIONS    ? (double)out->version
+                        : column == MASK        ? hzp_rollout_wrote(rq, i)
                         : column == LOGPROBS    ? HZP_MIN(out->logprob, 0)
                                                 : cell(job, row, column)[i];
         json_array_append_new(ret, column == LOGPROBS || column == REFERENCE
@@ -142,7 +151,7 @@ int hzp_rollouts_take(struct hzp_rollouts *r, struct hzp_rows_query *query, cons
                                 "group", (json_int_t)job->table.group[row[i] / job->spec.n].number,
                                 "member", (int)(row[i] % job->spec.n));
         const char *name = names;
-        for (int c = 0; c <= REFERENCE; c++, name += strcspn(name, " ") + 1)
+        for (int c = 0; c <= TURN; c++, name += strcspn(name, " ") + 1)
             if (query->columns >> c & 1)
                 json_object_setn_new(one, name, strcspn(name, " "), value_of(r, job, row[i], c));
         json_array_append_new(rows, one);
@@ -155,6 +164,22 @@ int hzp_rollouts_take(struct hzp_rollouts *r, struct hzp_rows_query *query, cons
 }
 
 /* ---- writing ---- */
+
+/* What follows the turn of the sample in this row. */
+static int put_turn(struct hzp_rollouts *r, struct hzp_rollout_job *job, int32_t at,
+                    const json_t *messages, int64_t lease, struct hzp_err_text *reterr)
+{
+    const struct hzp_row *row = &r->rows.row[at];
+    if (!(row->ready >> TURN & 1))
+        return hzp_fail(reterr, HZP_EUNSUP, "sample %" PRId64 " waits for no turn of a client's",
+                        row->number);
+    if (lease)
+        HZP_TRY(hzp_rows_check(&r->rows, row, lease, hzp_now_ns(), reterr));
+    int code = hzp_rollout_give(r, job, at, messages, reterr);
+    if (code < 0)
+        snprintf(reterr->param, sizeof(reterr->param), "value");
+    return code;
+}
 
 int hzp_sample_numbers(const json_t *value, int32_t count, double *ret, struct hzp_err_text *reterr)
 {
@@ -180,6 +205,8 @@ int hzp_rollouts_put(struct hzp_rollouts *r, int64_t sample, const char *name, c
     if (at < 0)
         return hzp_fail(reterr, HZP_ENOENT, "there is no sample %" PRId64 " whose %.40s is written",
                         sample, name);
+    if (column == TURN)
+        return put_turn(r, job, at, value, lease, reterr);
     struct hzp_rollout_answer *a = hzp_rollout_at(job, at);
     const struct hzp_row *row = &r->rows.row[at];
     bool has = row->ready >> column & 1;

@@ -27,12 +27,12 @@ BODIES = {
     "DetokenizeRequest": {"tokens": [1]},
     "PolicyPatch": {},
     "Feedback": {"id": "none", "score": 1},
-    "Rollouts": {"prompts": ["a"], "train": False, "n": 1, "max_tokens": 1,
+    "Rollouts": {"messages": [MESSAGES], "train": False, "n": 1, "max_tokens": 1,
                  "reward": {"type": "length", "tokens": 1}},
 }
 # What cannot be beside each other, or follows from the model.
 INSTEAD = {("TokenizeRequest", "prompt"): {"prompt": "a"},
-           ("Rollouts", "messages"): {"train": False, "reward": {"type": "length", "tokens": 1}}}
+           ("Rollouts", "prompts"): {"train": False, "reward": {"type": "length", "tokens": 1}}}
 # The fields of VersionAction and the action of a version that takes each.
 ACTIONS = {"directory": "export", "lessons": "activate", "name": "name", "optimizer": "activate"}
 
@@ -63,6 +63,7 @@ MEMBERS = {
                         "tool_choice": {"type": "auto"}, "output_config": {"effort": "low"},
                         "output_config.format": {"type": "json_schema", "schema": {"enum": ["x"]}},
                         "tools[]": {"name": "look", "input_schema": {"type": "object"}}},
+    "Rollouts": {"environment": {"type": "client"}},
 }
 MEMBERS["CountTokensRequest"] = MEMBERS["MessagesRequest"]
 # What stands around the object, {} where it is.

@@ -504,7 +504,6 @@ def close(server):
 def test_a_command_rewards():
     """The operator's command says what answers are worth.  One that ends now and then loses an answer each time, and
     no more; its end, its silence, and a line that is no JSON fail the job when they do not stop."""
-    quick = {"type": "command", "timeout": 0.4}
     with tempfile.TemporaryDirectory() as there:
         server = judged(there)
         job = end(server, begin(server, reward={"type": "command"}, updates=12))
@@ -535,7 +534,8 @@ def test_a_command_rewards():
                            ("time.sleep(600)", "has not answered in time"), ("os.kill(os.getpid(), 9)", "with signal 9"),
                            ("sys.stdout.write('x' * 100000); sys.stdout.flush()", "too long")]:
             server = judged(there, more)
-            job = end(server, begin(server, reward=quick, updates=1), "failed")
+            how = {"type": "command", "timeout": 0.4 if "sleep" in more else 60}  # where others start slowly
+            job = end(server, begin(server, reward=how, updates=1), "failed")
             assert says in job["reason"] and "5 times in a row" in job["reason"], (says, job)
             assert server.complete(max_tokens=1).choices
             close(server)
@@ -706,13 +706,73 @@ def test_who_may():
 
 
 def test_a_kill_loses_no_sample_and_repeats_none():
-    """After kill -9 the job has failed and says so; what it had committed is learned once."""
+    """After kill -9 the job goes on; what it had committed is learned once."""
     interrupt(signal.SIGKILL)
 
 
 def test_a_stop_does_not_wait_for_jobs():
     """The same, in order."""
     assert interrupt(signal.SIGTERM) == 0
+
+
+def test_each_group_is_learned_once():
+    """However often the server is killed, a job has in the end learned each of its groups once, and shows the curve of
+    all its updates."""
+    prompts = [f"{name}'s {thing} is" for name in ("Bert", "Ann", "Otto", "Wilma", "Hello", "Rupert", "Helga", "Mercy")
+               for thing in ("kite", "cup", "bell", "blanket", "basket", "shirt")]
+    with tempfile.TemporaryDirectory(prefix="hzpserve-test-") as state:
+        options = [*LEARNS, "--effect", "0", "--checkpoint-every", "5"]
+        path, before, seen, wait, kills = None, 0, [], 0.0, 0
+        while True:
+            with Server(*options, state=state) as server:
+                path = path or begin(server, prompts=prompts, n=2, updates=120, batch=2, advantage="none",
+                                     reward={"type": "regex", "pattern": "^"})
+                job = look(server, path)
+                assert job["status"] in ("queued", "running", "succeeded"), job
+                assert job["updates"]["learned"] >= before and [p["update"] for p in job["curve"]] == list(
+                    range(1, job["updates"]["learned"] + 1)), job
+                wait = (wait + 0.19) % 0.7
+                if kills < 8 and job["status"] != "succeeded":
+                    time.sleep(0.1 + wait)
+                    job = look(server, path)
+                    before, seen = job["updates"]["learned"], job["curve"]
+                    server.process.kill()
+                    server.process.wait(test_api.HANG)
+                    kills += 1
+                    continue
+                job = end(server, path)
+                assert job["curve"][:before] == seen and len(job["curve"]) == 120 and kills > 3, (job, kills)
+                assert job["samples"]["committed"] == 480 and job["samples"]["stale"] == job["samples"]["late"] == 0, job
+                until(lambda: look(server, test_api.EXAMPLES)["learned_through"] == 480)
+                check_learned_once(server, 480)
+                wanted = {tuple(server.post("/tokenize", {"prompt": p})[2]["tokens"]) for p in prompts}
+            break
+        learned = [tokens[:min(losses)] for tokens, losses in rows(state, 0)]
+        assert sorted(learned) == sorted(10 * list(wanted)), learned
+        with sqlite3.connect(pathlib.Path(state, "samples.db")) as log:
+            assert not log.execute("SELECT key FROM meta WHERE key LIKE 'rollout%-%' AND key != 'rollouts-0'").fetchall()
+
+
+def test_what_does_not_go_on():
+    """A job whose reference was the version from its beginning has failed after a restart, and so has one that learns
+    nothing; one that the next server cannot take says why."""
+    with tempfile.TemporaryDirectory(prefix="hzpserve-test-") as state:
+        with Server(*LEARNS, "--slots", "3", state=state) as server:
+            client = {"type": "client"}
+            paths = [begin(server, kl=0.1, reward=client), begin(server, train=False, reward=client),
+                     begin(server, reward=client), begin(server, batch=30, reward=client, updates=1)]
+            until(lambda: look(server, paths[0])["samples"]["waiting"])
+            server.process.kill()
+            server.process.wait(test_api.HANG)
+        with Server(*LEARNS[:2], "--update-tokens", "2048", state=state) as server:
+            jobs = [look(server, path) for path in paths]
+            assert [job["status"] for job in jobs] == ["failed", "failed", "running", "failed"], jobs
+            assert "the server stopped" in jobs[0]["reason"] and "the server stopped" in jobs[1]["reason"], jobs
+            assert "--update-tokens" in jobs[3]["reason"], jobs
+            server.post(paths[2], "", method="DELETE")
+            end(server, paths[2], "cancelled")
+        with Server(*LEARNS, state=state) as server:
+            assert [look(server, path)["status"] for path in paths] == ["failed", "failed", "cancelled", "failed"]
 
 
 def interrupt(how):
@@ -726,8 +786,12 @@ def interrupt(how):
         server.state.cleanup()
         with Server(*LEARNS, state=state) as again:
             job = look(again, path)
-            assert job["status"] == "failed" and "the server stopped" in job["reason"], job
-            assert job["updates"]["learned"] >= 6, job
+            assert job["status"] in ("queued", "running", "succeeded"), job  # in the end all answers are green
+            assert job["updates"]["learned"] >= 7 and len(job["curve"]) >= 7, job
+            until(lambda: look(again, path)["updates"]["learned"] >= 9 or look(again, path)["status"] == "succeeded")
+            gone = again.post(path, "", method="DELETE")[0] == 404
+            job = end(again, path, "succeeded" if gone else "cancelled")
+            assert job["samples"]["late"] == 0, job
             examples = look(again, test_api.EXAMPLES)
             assert examples["last"] >= job["samples"]["committed"] > 0, (job, examples)
             until(lambda: look(again, test_api.EXAMPLES)["learned_through"] == examples["last"])

@@ -171,6 +171,25 @@ static void random_days(void **state)
         random_day(seed);
 }
 
+/* Numbers from before a restart begin first, in their order, whatever the bound is; then new ones
+ * go on where those ended. */
+static void numbers_begin_again(void **state)
+{
+    struct hzp_rollout_table t;
+    hzp_rollout_table_init(
+        &t, &(struct hzp_rollout_table_config){.members = 1, .batch = 2, .staleness = 1});
+    t.begun = 9;
+    t.dropped = 4;
+    hzp_rollout_table_again(&t, 9);
+    hzp_rollout_table_again(&t, 7);
+    assert_int_equal(t.group[hzp_rollout_table_begin(&t, 1)].number, 7);
+    assert_int_equal(t.group[hzp_rollout_table_begin(&t, 1)].number, 9);
+    assert_int_equal(t.begun, 9);
+    assert_int_equal(hzp_rollout_table_begin(&t, 0), -1); /* 5 / 2 is above 0 + 1 */
+    assert_int_equal(t.group[hzp_rollout_table_begin(&t, 1)].number, 10);
+    hzp_rollout_table_fini(&t);
+}
+
 static void lost_members_count_as_complete(void **state)
 {
     struct hzp_rollout_table t;
@@ -301,6 +320,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(random_days),
+        cmocka_unit_test(numbers_begin_again),
         cmocka_unit_test(lost_members_count_as_complete),
         cmocka_unit_test(waiting_groups_are_passed_over),
         cmocka_unit_test(a_bandit_follows_the_exact_path),

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tests/rollout/test_judge.c - rewards by a child process: answers, bound, silence, death. */
+/* tests/rollout/test_judge.c - answers by a child process: bound, silence, death, rejection. */
 #include "api/rollout/judge.h"
 #include "base/base.h"
 #include "base/thread.h"
@@ -30,15 +30,18 @@ static bool ask(struct hzp_judge *j, int64_t id, double seconds)
     return ret;
 }
 
-/* The next reward, which comes. */
+/* The reward in the next answer, which comes; NAN: there is none. */
 static double next(struct hzp_judge *j, int64_t *ret_id)
 {
-    double ret = 0;
+    json_t *line = NULL;
     uint64_t end = hzp_now_ns() + hang_ns;
-    while (!hzp_judge_next(j, ret_id, &ret)) {
+    while (!hzp_judge_next(j, ret_id, &line)) {
         assert_true(hzp_now_ns() < end);
         rest();
     }
+    const json_t *reward = json_object_get(line, "reward");
+    double ret = json_is_number(reward) ? json_number_value(reward) : (double)NAN;
+    json_decref(line);
     return ret;
 }
 
@@ -51,14 +54,14 @@ static void ask_when_it_runs(struct hzp_judge *j, int64_t id, double seconds)
     }
 }
 
-/* Each question is answered once, also beside answers to questions that were not asked; a reward
- * that is no number, or is too large, is none. */
+/* Each question is answered once, also beside answers to questions that were not asked. */
 static void rewards(void **state)
 {
     struct hzp_judge *j = hzp_judge_create(
         "while read -r line; do id=${line#*\\\"id\\\":}; id=${id%%[,\\}]*}; "
-        "echo '{\"id\":99999,\"reward\":1}'; case $id in 7) reward=1e300;; 8) reward='\"1\"';; *) "
-        "reward=$id.5;; esac; echo \"{\\\"id\\\":$id,\\\"reward\\\":$reward}\"; done");
+        "echo '{\"id\":99999,\"reward\":1}'; case $id in 8) reward='\"1\"';; *) "
+        "reward=$id.5;; esac; echo \"{\\\"id\\\":$id,\\\"reward\\\":$reward}\"; done",
+        "reward");
     bool seen[10] = {false};
     int64_t id;
     struct hzp_err_text err = {.text = ""};
@@ -69,7 +72,7 @@ static void rewards(void **state)
         assert_in_range(id, 1, 9);
         assert_false(seen[id]);
         seen[id] = true;
-        if (id == 7 || id == 8)
+        if (id == 8)
             assert_true(isnan(reward));
         else
             assert_true(fabs(reward - ((double)id + 0.5)) < 1e-12);
@@ -83,7 +86,7 @@ static void rewards(void **state)
  * the others belong to a round that is over. */
 static void silence(void **state)
 {
-    struct hzp_judge *j = hzp_judge_create("exec sleep 600");
+    struct hzp_judge *j = hzp_judge_create("exec sleep 600", "reward");
     int64_t id;
     ask_when_it_runs(j, 1, 0.2);
     for (int64_t i = 2; i <= HZP_JUDGE_OPEN; i++)
@@ -105,7 +108,7 @@ static void death(void **state)
                                              {"read -r line; echo nonsense; sleep 600", "no JSON"},
                                              {"exec >&-; sleep 600", "closed its output"}};
     for (int i = 0; i < HZP_COUNT(command); i++) {
-        struct hzp_judge *j = hzp_judge_create(command[i][0]);
+        struct hzp_judge *j = hzp_judge_create(command[i][0], "reward");
         struct hzp_err_text err = {.text = ""};
         int64_t id;
         for (int n = 1; n <= HZP_JUDGE_FAILURES; n++) {
@@ -124,12 +127,40 @@ static void death(void **state)
     hzp_judge_destroy(NULL);
 }
 
+/* An answer that is rejected ends the process, and loses no other question; so many in a row are a
+ * failure. */
+static void rejection(void **state)
+{
+    struct hzp_judge *j = hzp_judge_create("exec cat", "tool");
+    struct hzp_err_text err = {.text = ""};
+    int64_t id;
+    ask_when_it_runs(j, 1, 600);
+    assert_true(ask(j, 2, 600));
+    assert_true(isnan(next(j, &id)));
+    assert_int_equal(id, 1);
+    hzp_judge_reject(j, "has said nonsense");
+    ask_when_it_runs(j, 2, 600); /* as it has to be asked again, and is answered */
+    assert_true(isnan(next(j, &id)));
+    assert_int_equal(id, 2);
+    for (int n = 3; n < 3 + HZP_JUDGE_FAILURES; n++) {
+        assert_int_equal(hzp_judge_check(j, &err), HZP_OK);
+        ask_when_it_runs(j, n, 600);
+        next(j, &id);
+        assert_int_equal(id, n);
+        hzp_judge_reject(j, "has said nonsense");
+    }
+    assert_int_equal(hzp_judge_check(j, &err), HZP_EIO);
+    assert_non_null(strstr(err.text, "the tool command has said nonsense, 5 times"));
+    hzp_judge_destroy(j);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(rewards),
         cmocka_unit_test(silence),
         cmocka_unit_test(death),
+        cmocka_unit_test(rejection),
     };
     signal(SIGPIPE, SIG_IGN); /* as the program does */
     return cmocka_run_group_tests(tests, NULL, NULL);

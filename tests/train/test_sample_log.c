@@ -454,13 +454,13 @@ static void test_upgrade(void **state)
     hzp_sample_log_close(log);
 }
 
-/* A body is a lesson, with its session; samples that are skipped are still there to be taught
- * again, those that are deleted are not. */
+/* A body is a lesson, with its session and its note; samples that are skipped are still there to be
+ * taught again, those that are deleted are not. */
 static void test_lessons(void **state)
 {
     struct place *p = *state;
     struct hzp_err_text text = {{0}, {0}};
-    struct hzp_body_key key = {.session = "anna"};
+    struct hzp_body_key key = {.session = "anna", .note = "a", .note_text = "{}"};
     struct hzp_sample *sample[2] = {make_sample(1, 1, 2), make_sample(2, 1, 2)};
     struct hzp_sample *read[4];
     struct hzp_logged_lesson lesson[4];
@@ -472,6 +472,11 @@ static void test_lessons(void **state)
     assert_int_equal(hzp_sample_log_lesson(log, 2, &lesson[0], &text), HZP_OK);
     assert_true(lesson[0].first == 4 && lesson[0].last == 5);
     assert_string_equal(lesson[0].session, "anna");
+    char *note = hzp_sample_log_whole_note(log, "a");
+    assert_string_equal(note, "{}4");
+    free(note);
+    assert_int_equal(hzp_sample_log_set_note(log, "a", NULL, &text), HZP_OK);
+    assert_null(hzp_sample_log_whole_note(log, "a"));
     assert_int_equal(hzp_sample_log_lesson(log, 3, &lesson[0], &text), HZP_ENOENT);
     assert_int_equal(hzp_sample_log_lessons(log, 2, 4, lesson, &text), 1);
     assert_int_equal(lesson[0].id, 1);
@@ -492,8 +497,8 @@ static void test_body_once(void **state)
 {
     struct place *p = *state;
     struct hzp_err_text text = {{0}, {0}};
-    struct hzp_body_key key = {"one", 77, NULL}, other = {"two", 77, NULL};
-    struct hzp_body_key wrong = {"one", 78, NULL};
+    struct hzp_body_key key = {.key = "one", .digest = 77}, other = {.key = "two", .digest = 77};
+    struct hzp_body_key wrong = {.key = "one", .digest = 78};
     struct hzp_sample *sample[2] = {make_sample(1, 1, 2), make_sample(2, 1, 2)};
     int64_t first = 0, count = 0;
     struct hzp_sample_log *log = open_log(p);
@@ -519,8 +524,9 @@ static void test_body_once(void **state)
     /* A day later it is forgotten, with the next body that has a key. */
     change(p, "UPDATE bodies SET unix_ms = unix_ms - 90000000");
     log = open_log(p);
-    assert_int_equal(hzp_sample_log_append_once(
-                         log, sample, 1, &(struct hzp_body_key){"three", 1, NULL}, &first, &text),
+    assert_int_equal(hzp_sample_log_append_once(log, sample, 1,
+                                                &(struct hzp_body_key){.key = "three", .digest = 1},
+                                                &first, &text),
                      HZP_OK);
     assert_int_equal(hzp_sample_log_find_body(log, &wrong, &first, &count, &text), 0);
     hzp_sample_log_close(log);
@@ -536,7 +542,8 @@ static void test_sessions(void **state)
     struct place *p = *state;
     struct hzp_err_text text;
     struct hzp_session *got = calloc(HZP_SESSIONS_MAX, sizeof(*got));
-    struct hzp_body_key key = {"one", 77, "mine"}, none = {NULL, 0, "mine"};
+    struct hzp_body_key none = {.session = "mine"};
+    struct hzp_body_key key = {.key = "one", .digest = 77, .session = "mine"};
     struct hzp_sample *sample[2] = {make_sample(1, 1, 2), make_sample(2, 1, 2)};
     int64_t first, forgotten = -1;
     char name[32];

@@ -65,6 +65,15 @@ int hzp_chat_check(const struct hzp_chat *chat, const struct hzp_chat_request *r
 int hzp_chat_check_whole(const json_t *message, size_t at, const struct hzp_textbuf *text,
                          struct hzp_err_text *reterr);
 
+/* Appends what the template writes behind an answer when the messages `next` follow it, up to the
+ * beginning of the next answer: from behind the token that ended the answer on, whose spelling is
+ * one of the texts `ends`.  request: as for hzp_chat_render, but its messages, those before the
+ * answer, as they came; calls: the answer's tool_calls, NULL or empty: none.  HZP_EINVAL: the
+ * messages are wrong, or the template refuses them or leaves out what they say; HZP_ENOMEM. */
+int hzp_chat_turn(const struct hzp_chat *chat, const struct hzp_chat_request *request,
+                  const json_t *calls, const json_t *next, const json_t *ends,
+                  struct hzp_textbuf *ret, struct hzp_err_text *reterr);
+
 /* Whether a template's source has this word in quotes, as it has the roles that it knows. */
 bool hzp_chat_mentions(const struct hzp_chat *chat, const char *word);
 

@@ -606,6 +606,10 @@ static int append_all(struct hzp_sample_log *log, struct hzp_sample **sample, in
             HZP_TRY(add_body(log, key, first, count, reterr));
         if (key->session)
             HZP_TRY(hzp_sample_log_put_session(log, key->session, first + count - 1, reterr));
+        if (key->note)
+            HZP_TRY(hzp_sample_log_change(log, "INSERT OR REPLACE INTO meta VALUES (?1, ?2 || ?3)",
+                                          "adding a note", reterr, "tti", key->note, key->note_text,
+                                          first));
     }
     for (int32_t i = 0; i < count; i++)
         HZP_TRY(append_one(log, first + i, sample[i], reterr));

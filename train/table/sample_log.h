@@ -72,6 +72,8 @@ struct hzp_body_key {
     const char *key;     /* chosen by the client; kept for a day at least; NULL: none */
     uint64_t digest;     /* the body's */
     const char *session; /* the session that taught it (sample_log_sessions.c); NULL: none */
+    /* A note that is committed with it: note_text, and the first number behind it; NULL: none. */
+    const char *note, *note_text;
 };
 /* The same for a body with a key, a session, or both.  1: it was committed before, *ret_first is
  * its first number, and no sample was added.  HZP_EINVAL: the key names another body. */
@@ -91,8 +93,11 @@ int hzp_sample_log_pin(struct hzp_sample_log *log, const char *name, const char 
 /* A note: a text under a name.  ret "": there is none. */
 int hzp_sample_log_note(struct hzp_sample_log *log, const char *name, char *ret, size_t size,
                         struct hzp_err_text *reterr);
+/* value NULL: there is none any more. */
 int hzp_sample_log_set_note(struct hzp_sample_log *log, const char *name, const char *value,
                             struct hzp_err_text *reterr);
+/* All of it, owned by the caller; NULL: there is none, or it cannot be read. */
+char *hzp_sample_log_whole_note(struct hzp_sample_log *log, const char *name);
 
 /* Marks samples that were given up in all their passes, because their updates were not finite. */
 int hzp_sample_log_fail(struct hzp_sample_log *log, const int64_t *number, int32_t count,

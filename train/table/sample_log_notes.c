@@ -20,6 +20,9 @@ static int get_note(struct hzp_sample_log *log, const char *name, char *ret, siz
 int hzp_sample_log_put_note(struct hzp_sample_log *log, const char *name, const char *value,
                             struct hzp_err_text *reterr)
 {
+    if (!value)
+        return hzp_sample_log_change(log, "DELETE FROM meta WHERE key = ?1", "writing", reterr, "t",
+                                     name);
     return hzp_sample_log_change(log, "INSERT OR REPLACE INTO meta VALUES (?1, ?2)", "writing",
                                  reterr, "tt", name, value);
 }
@@ -30,6 +33,18 @@ int hzp_sample_log_note(struct hzp_sample_log *log, const char *name, char *ret,
     HZP_LOCKED(&log->lock);
     HZP_TRY(get_note(log, name, ret, size, reterr));
     return HZP_OK;
+}
+
+char *hzp_sample_log_whole_note(struct hzp_sample_log *log, const char *name)
+{
+    char *ret = NULL;
+    HZP_LOCKED(&log->lock);
+    struct hzp_log_rows q = hzp_sample_log_query(log, "SELECT value FROM meta WHERE key = ?1",
+                                                 "reading", NULL, "t", name);
+    if (hzp_sample_log_next(&q) && sqlite3_column_type(q.s, 0) != SQLITE_NULL)
+        ret = strdup((const char *)sqlite3_column_text(q.s, 0));
+    hzp_sample_log_query_end(&q, HZP_OK);
+    return ret;
 }
 
 int hzp_sample_log_set_note(struct hzp_sample_log *log, const char *name, const char *value,

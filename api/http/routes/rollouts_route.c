@@ -18,8 +18,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* A job with its curve; samples: of each token up to five numbers, as values and as text. */
-enum { JOB_BYTES = 1 << 20, SAMPLES_BYTES = HZP_ROLLOUT_TAKE_TOKENS * 5 * 96 };
+/* A job with its curve; samples: of each token up to six numbers, as values and as text. */
+enum { JOB_BYTES = 1 << 20, SAMPLES_BYTES = HZP_ROLLOUT_TAKE_TOKENS * 6 * 96 };
 
 /* ---- the body ---- */
 
@@ -58,23 +58,25 @@ static void read_numbers(const json_t *body, struct hzp_rollout_spec *ret)
 
 /* One prompt, as a completion of it or an answer to it would have it. */
 static int read_prompt(const struct hzp_engine *engine, const char *list, size_t at, json_t *value,
-                       int32_t max_tokens, struct hzp_rollout_prompt *ret,
+                       const struct hzp_rollout_spec *spec, struct hzp_rollout_prompt *ret,
                        struct hzp_err_text *reterr)
 {
     bool chat = !strcmp(list, "messages");
     HZP_ENDED(hzp_completion_params_fini) struct hzp_completion_params params = {0};
-    json_auto_t *body =
-        json_pack("{s:O, s:i}", chat ? "messages" : "prompt", value, "max_tokens", max_tokens);
+    json_auto_t *body = json_pack("{s:O, s:i, s:O*}", chat ? "messages" : "prompt", value,
+                                  "max_tokens", spec->max_tokens, "tools", spec->turns.tools);
     char param[48];
     int r = chat ? hzp_chat_parse(body, engine, &params, reterr)
                  : hzp_completion_parse(body, engine, &params, reterr);
     snprintf(param, sizeof(param), "%s[%zu]", list, at);
     if (r < 0) {
-        snprintf(reterr->param, sizeof(reterr->param), "%s", param);
+        if (strncmp(reterr->param, "tools", 5) != 0)
+            snprintf(reterr->param, sizeof(reterr->param), "%s", param);
         return r;
     }
     if (params.prompts != 1 || !params.prompt[0].n)
         return hzp_wrong(reterr, param, "must be one prompt with tokens");
+    ret->messages = spec->turns.most ? json_incref(value) : NULL;
     ret->count = (int32_t)params.prompt[0].n;
     ret->token = hzp_xcalloc(params.prompt[0].n, sizeof(*ret->token));
     memcpy(ret->token, params.prompt[0].ids, params.prompt[0].n * sizeof(*ret->token));
@@ -109,6 +111,8 @@ static int read_prompts(const struct hzp_engine *engine, const json_t *body,
     size_t count = json_array_size(list), tokens = 0;
     if (!list || (prompts && messages))
         return hzp_wrong(reterr, "prompts", "or messages must be given");
+    if (prompts && (ret->turns.most || ret->turns.tools))
+        return hzp_wrong(reterr, "messages", "must be given with tools or an environment");
     if (!count || count > HZP_ROLLOUT_PROMPTS_MAX)
         return hzp_wrong(reterr, name, "must be a list of 1 to %d", HZP_ROLLOUT_PROMPTS_MAX);
     if (answers && !json_is_null(answers) && json_array_size(answers) != count)
@@ -116,8 +120,8 @@ static int read_prompts(const struct hzp_engine *engine, const json_t *body,
     ret->prompt = hzp_xcalloc(count, sizeof(*ret->prompt));
     ret->prompts = (int32_t)count;
     for (size_t i = 0; i < count; i++) {
-        HZP_TRY(read_prompt(engine, name, i, json_array_get(list, i), ret->max_tokens,
-                            &ret->prompt[i], reterr));
+        HZP_TRY(
+            read_prompt(engine, name, i, json_array_get(list, i), ret, &ret->prompt[i], reterr));
         HZP_TRY(read_reference(json_array_get(answers, i), i, &ret->prompt[i].reference, reterr));
         tokens += (size_t)ret->prompt[i].count;
         if (tokens > HZP_ROLLOUT_PROMPT_TOKENS_MAX)
@@ -127,17 +131,50 @@ static int read_prompts(const struct hzp_engine *engine, const json_t *body,
     return HZP_OK;
 }
 
-static int read_spec(const struct hzp_engine *engine, const json_t *body,
-                     struct hzp_rollout_spec *ret, struct hzp_err_text *reterr)
+/* Where there is an environment, in ret->turns. */
+static int read_turns(const json_t *body, struct hzp_rollout_turns *ret,
+                      struct hzp_err_text *reterr)
 {
+    const json_t *tools = json_object_get(body, "tools"),
+                 *how = json_object_get(body, "environment");
+    int64_t most = 8;
+    if (tools && !json_is_null(tools) && !json_is_array(tools))
+        return hzp_wrong(reterr, "tools", "must be a list");
+    ret->tools = json_is_array(tools) ? json_incref((json_t *)(uintptr_t)tools) : NULL;
+    if (!how || json_is_null(how))
+        return HZP_OK;
+    ret->client = hzp_given_word(how, "type", "client");
+    if (!ret->client && !hzp_given_word(how, "type", "command"))
+        return hzp_wrong(reterr, "environment.type", "must be command or client");
+    ret->seconds = ret->client ? 600 : 60;
+    int r = hzp_field_int(how, "turns", 2, HZP_ROLLOUT_TURNS_MAX, &most, reterr);
+    if (r >= 0)
+        r = hzp_field_number(how, "timeout", 0.1, 86400, &ret->seconds, reterr);
+    ret->most = (int32_t)most;
+    return r;
+}
+
+static int read_spec(const void *ctx, const json_t *body, struct hzp_rollout_spec *ret,
+                     struct hzp_err_text *reterr)
+{
+    const struct hzp_engine *engine = ctx;
     const json_t *reward = json_object_get(body, "reward");
     if (!json_is_object(reward))
         return hzp_wrong(reterr, "reward", "must be given: {\"type\"}");
     read_numbers(body, ret);
+    ret->body = json_copy((json_t *)(uintptr_t)body);
+    json_object_set_new(ret->body, "seed", json_integer((json_int_t)ret->seed));
     if (!json_is_null(json_object_get(body, "consumers")))
         ret->consumers = json_incref(json_object_get(body, "consumers"));
     HZP_TRY(hzp_verifier_create(reward, &ret->verifier, reterr));
+    HZP_TRY(read_turns(body, &ret->turns, reterr));
     return read_prompts(engine, body, ret, reterr);
+}
+
+void hzp_rollouts_go_on(struct hzp_engine *engine)
+{
+    if (engine->rollouts)
+        hzp_rollouts_resume(engine->rollouts, read_spec, engine);
 }
 
 /* ---- routes ---- */

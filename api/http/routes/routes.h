@@ -28,5 +28,8 @@ int hzp_rollouts_post(struct hzp_engine *engine, const json_t *body, uint64_t *r
                       struct hzp_err_text *reterr);
 
 struct hzp_page;
+/* Goes on with the rollouts of an earlier server. */
+void hzp_rollouts_go_on(struct hzp_engine *engine);
+
 /* Writes the metrics of rollouts. */
 void hzp_rollouts_metrics(struct hzp_page *page, const struct hzp_engine *engine);
