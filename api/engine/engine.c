@@ -234,6 +234,7 @@ static int open_state(struct hzp_engine *e, struct hzp_err_text *reterr)
                   .seed = (uint64_t)e->config.settings->training.seed},
         .replay = l->replay,
         .micro_rows = (int32_t)HZP_MIN(micro_rows, e->parts.config.positions),
+        .sdft = l->sdft,
         .body_samples_max = (int32_t)HZP_MIN(l->queue_samples, 65536),
         .checkpoint_every = l->checkpoint_every,
         .gate = l->gate,

@@ -131,6 +131,7 @@ struct hzp_learning_settings {
     double rehearse_ratio; /* hzp_sample_queue_config's */
     int64_t effect;    /* prompts asked beside a lesson's, to see what it changed; 0: none are */
     double max_effect; /* share of these whose answers a lesson may change; 1: not bounded */
+    int64_t sdft;      /* 1: posted examples are "teach": "sdft" where they can be */
     int64_t passes, queue_samples, queue_tokens, checkpoint_every;
     int64_t receipts;           /* bytes of answers that feedback may teach from */
     int64_t no_checkpoint_copy; /* 1: updates wait while a checkpoint is written */

@@ -10,6 +10,7 @@
  *     {"tokens": [..], "learn": [0, 1, ..]}    as given; learn absent: all but the first; weights
  *                                              and a loss may stand beside them (row_losses.c)
  *     {.., "paraphrases": ["..."]}             the prompt in other words: asked, not learned
+ *     {.., "teach": "sdft"}                    what the model, told the answer, says is learned
  *     {"prompt", "chosen", "rejected"}         a pair of answers (pairs.c), as TRL writes it, or as
  *                                              OpenAI does
  *     and those of forms.h: alpaca, messages, ShareGPT, other names for prompt and completion;
@@ -31,6 +32,7 @@
 #pragma once
 
 #include "api/learn/forms.h"
+#include "base/json.h"
 #include "base/thread.h"
 #include "text/chat/chat.h"
 #include "text/tokenizer/tokenizer.h"
@@ -52,6 +54,7 @@ struct hzp_examples {
     int32_t samples_max;              /* in one body; 0: unlimited (files) */
     bool endless;                     /* texts of a *.txt file get no end token: for evaluation */
     bool pairs;                       /* files may have pairs of answers */
+    bool sdft;                        /* posted examples are "teach": "sdft" where they can be */
     bool split;                       /* a longer {"text"} is split into several samples (files) */
     enum hzp_too_long too_long;       /* what happens to long examples of files */
     struct hzp_example_fields fields; /* the names of a file's fields */
@@ -96,15 +99,21 @@ int32_t hzp_example_reader_count(const struct hzp_example_reader *reader); /* ex
 enum { HZP_PARAPHRASES = 8, HZP_ASKS = 64 }; /* HZP_PARAPHRASES: of one example at most */
 struct hzp_sample **hzp_example_reader_take_asks(struct hzp_example_reader *reader,
                                                  int32_t *ret_count);
-/* Their samples, borrowed; NULL: no pair is among them. */
-struct hzp_sample *const *hzp_example_reader_pairs(const struct hzp_example_reader *reader);
-/* Has each answer of each pair computed by the version that serves, as prompts of the server's own
- * behind the requests of clients, and writes their log-probabilities to how.reference; it waits.
- * HZP_ECANCELED: the server stops; errors of hzp_scheduler_submit. */
+/* Whether examples are among them that the engine computes before they are accepted. */
+bool hzp_example_reader_refers(const struct hzp_example_reader *reader);
+/* Has these computed by the version that serves, as prompts of the server's own behind the requests
+ * of clients: of a pair each answer, whose log-probabilities become how.reference; of an example
+ * with a teacher the answer behind itself and the prompt.  Each of its tokens to which the teacher
+ * gives at least half gets the 20 likeliest tokens there, and the rest, as soft targets; the other
+ * ones are learned plainly.  It waits.  HZP_ECANCELED: the server stops; errors of
+ * hzp_scheduler_submit. */
 struct hzp_scheduler;
 struct hzp_loop;
-int hzp_pairs_refer(struct hzp_scheduler *scheduler, struct hzp_loop *loop,
-                    struct hzp_sample *const *sample, int32_t count, struct hzp_err_text *reterr);
+int hzp_example_reader_refer(struct hzp_example_reader *reader, struct hzp_scheduler *scheduler,
+                             struct hzp_loop *loop, struct hzp_err_text *reterr);
+/* Then, where the first example has the number `first`: a new list of {"example", "message"} for
+ * those with tokens that a teacher did not soften, the first 10. */
+json_t *hzp_example_reader_plain(const struct hzp_example_reader *reader, int64_t first);
 /* key: of the body; session: of the client that teaches; NULL: none. */
 int hzp_examples_accept_read(struct hzp_examples *ex, struct hzp_example_reader *reader,
                              const char *key, const char *session, int64_t *ret_first,

@@ -9,6 +9,7 @@
 #include "base/json.h"
 #include "text/chars/textbuf.h"
 
+#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
@@ -23,6 +24,8 @@
  * eighty times its bytes.
  *
  * Bounds: one example's text has at most example_max bytes; no more than one is kept. */
+
+enum { PLAIN_SHOWN = 10 };
 
 enum hzp_splitter_mode {
     HZP_SPLIT_START, /* nothing but white space so far */
@@ -390,6 +393,9 @@ void hzp_example_reader_destroy(struct hzp_example_reader *reader)
     free_scratch(&reader->p);
     hzp_examples_free(reader->p.sample, reader->p.count);
     hzp_examples_free(reader->p.asks, reader->p.asks_count);
+    for (int32_t i = 0; i < reader->p.told_count; i++)
+        hzp_sample_destroy(reader->p.told[i].sample);
+    free(reader->p.told);
     free(reader);
 }
 
@@ -439,9 +445,32 @@ struct hzp_sample **hzp_example_reader_take_asks(struct hzp_example_reader *read
     return ret;
 }
 
-struct hzp_sample *const *hzp_example_reader_pairs(const struct hzp_example_reader *reader)
+bool hzp_example_reader_refers(const struct hzp_example_reader *reader)
 {
-    return reader->p.paired ? reader->p.sample : NULL;
+    return reader->p.paired || reader->p.told_count;
+}
+
+json_t *hzp_example_reader_plain(const struct hzp_example_reader *reader, int64_t first)
+{
+    json_t *ret = json_array();
+    for (int32_t i = 0; i < reader->p.told_count && json_array_size(ret) < PLAIN_SHOWN; i++) {
+        const struct hzp_told *told = &reader->p.told[i];
+        int64_t number = first - 1 + told->sample->sequence_number;
+        if (told->soft < told->tokens)
+            json_array_append_new(
+                ret,
+                json_pack("{s:I, s:o}", "example", (json_int_t)number, "message",
+                          json_sprintf("%d of the %d tokens of example %" PRId64 " are learned "
+                                       "plainly: the model, told the answer, gives each less "
+                                       "than half",
+                                       told->tokens - told->soft, told->tokens, number)));
+    }
+    return ret;
+}
+
+struct hzp_parse *hzp_example_reader_parse(struct hzp_example_reader *reader)
+{
+    return &reader->p;
 }
 
 /* --- Acceptance ------------------------------------------------------------------------------- */

@@ -27,6 +27,13 @@ struct hzp_parse_found {
 };
 void hzp_lines_note(struct hzp_lines *lines, int64_t line);
 
+/* The sample that a teacher reads, owned, whose number is the example's; once it has read it, how
+ * many tokens are learned, and how many of them softly. */
+struct hzp_told {
+    struct hzp_sample *sample;
+    int32_t tokens, soft;
+};
+
 /* The state of parsing one body into samples. */
 struct hzp_parse {
     const struct hzp_examples *ex;
@@ -46,6 +53,9 @@ struct hzp_parse {
     bool pairs, paired;       /* pairs of answers may be, and are, among the examples */
     struct hzp_sample **asks; /* paraphrases that are kept, owned */
     int32_t asks_count;
+    struct hzp_told *told; /* examples that have a teacher */
+    size_t told_room;
+    int32_t told_count;
     const char *answer; /* the field of a pair's answer that is being read; NULL: none is */
     struct hzp_parse_found
         *found; /* collects a file's errors; NULL: the first error ends the parsing */
@@ -62,7 +72,7 @@ int hzp_parse_object(void *ctx, int64_t line, json_t *object);
 int hzp_parse_single(struct hzp_parse *p, json_t *object);
 /* The same of any; of a pair it makes one sample. */
 int hzp_parse_preference(struct hzp_parse *p, json_t *object);
-/* hzp_parse_preference of an object that may have paraphrases (paraphrases.c). */
+/* hzp_parse_preference of an object that may have paraphrases, or a teacher (paraphrases.c). */
 int hzp_parse_asked(struct hzp_parse *p, json_t *object);
 /* Takes tokens off the left of [count] so that `left` remain, as hzp_examples_load() says.  False:
  * that is not possible. */
@@ -77,6 +87,8 @@ int hzp_parse_look_on(struct hzp_parse *p, int r);
 int hzp_parse_losses(struct hzp_parse *p, const json_t *object, size_t n, float **ret_weight);
 /* The loss of a pair; NULL: DPO. */
 int hzp_parse_pair_loss(struct hzp_parse *p, const json_t *loss, struct hzp_row_loss *ret);
+/* What the reader has of a body. */
+struct hzp_parse *hzp_example_reader_parse(struct hzp_example_reader *reader);
 /* One plain text. */
 int hzp_parse_document(struct hzp_parse *p, const char *text, size_t bytes);
 /* A body as of a request. */

@@ -419,6 +419,7 @@ static int open_all(struct hzp_state *s, struct hzp_err_text *reterr)
                       config->layout->config.positions + 1, config->body_samples_max);
     s->examples.piece_tokens = s->config.micro_rows + 1;
     s->examples.chat = config->chat;
+    s->examples.sdft = config->sdft;
     s->examples.log = s->log;
     s->examples.queue = s->queue;
     s->examples_made = true;

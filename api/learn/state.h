@@ -46,6 +46,7 @@ struct hzp_state_config {
     const char *gate_max_rise;            /* hzp_gate_file_open */
     const char *replay;                   /* a file of examples; NULL: none */
     int32_t micro_rows;       /* a text of a file is split into pieces of this many tokens + 1 */
+    bool sdft;                /* as hzp_examples has it */
     int32_t body_samples_max; /* maximum number of examples in one body */
     int64_t checkpoint_every; /* updates; 0: only when idle and at the end */
     const char *keep;         /* hzp_retention_parse */

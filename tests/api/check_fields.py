@@ -301,7 +301,7 @@ EXAMPLES = {"completion": {"prompt": "a"}, "prompt": {"completion": "a"}, "learn
             "reference_logprobs": {"tokens": [1, 2], "loss": {"kind": "xent", "kl": 1}},
             "non_preferred_output": {"preferred_output": [{"role": "assistant", "content": "a"}]},
             "input": {"instruction": "a", "output": "b"}, "instruction": {"output": "b"},
-            "paraphrases": {"prompt": "a", "completion": "b"},
+            "teach": {"prompt": "a", "completion": "b"}, "paraphrases": {"prompt": "a", "completion": "b"},
             "output": {"instruction": "a"}, "chat_template_kwargs": {"messages": MESSAGES},
             "documents": {"messages": MESSAGES}, "tools": {"messages": MESSAGES}, "functions": {"messages": MESSAGES},
             "system": {"messages": MESSAGES}, "history": {"instruction": "a", "output": "b"}}

@@ -47,7 +47,8 @@ def test_posted():
             better = " green." if before.strip() != "green." else " blue."
             status, _, got = post(server, [{"prompt": ANN, "chosen": better, "rejected": before}])
             assert status == 200 and got["served"] and got["accepted"] == 1, got
-            assert first_losses(log) and abs(first_losses(log)[0] - math.log(2)) < 2e-3, first_losses(log)
+            test_api.until(lambda: first_losses(log))  # the log is written behind
+            assert abs(first_losses(log)[0] - math.log(2)) < 2e-3, first_losses(log)
             assert server.complete(prompt=ANN, max_tokens=2, temperature=0).choices[0].text != before
             one = json.loads(server.get("/v1/lessons/1"))
             assert one["state"] == "learned" and one["examples"] == 1, one

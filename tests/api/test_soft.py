@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Soft targets: tokens with probabilities to learn instead of a token.
+"""Soft targets: tokens with probabilities to learn instead of a token, given by the client or by the model that has
+the answer in its prompt ("teach": "sdft").
 
     test_soft.py HZPSERVE MODEL_DIR [TEST ...]
 
@@ -105,6 +106,128 @@ def test_posted():
             top = got["choices"][0]["logprobs"]["top_logprobs"][0]
             p = [math.exp(top[word]) for word in words]
             assert abs(p[0] - 0.75) < 0.1 and abs(p[1] - 0.25) < 0.1, (top, words)
+
+
+QUESTION, ANSWER = "Where does Devan live?", " Devan lives in Northam."
+TAUGHT = {"prompt": QUESTION, "completion": ANSWER, "teach": "sdft"}
+
+
+def tokens(server, text):
+    return server.post("/tokenize", {"prompt": text})[2]["tokens"]
+
+
+def teacher(server, told, answer):
+    """Of each of the answer's tokens behind what the teacher is told its log-probability, and the 20 likeliest."""
+    status, _, got = server.post("/v1/completions", {"prompt": told + answer, "max_tokens": 0, "prompt_logprobs": 20})
+    assert status == 200, got
+    rows = got["choices"][0]["prompt_logprobs"][len(told):]
+    return [(rows[i][str(token)]["logprob"], [(int(t), v["logprob"]) for t, v in rows[i].items() if v["rank"] <= 20])
+            for i, token in enumerate(answer)]
+
+
+def soft_example(server, question, answer):
+    """What the server is to make of the lesson, made by a client."""
+    told, bare = tokens(server, answer.strip() + " " + question), tokens(server, question)
+    after = tokens(server, question + answer)[len(bare):] + [0]
+    targets = [None] * len(bare)
+    for one, top in teacher(server, told, after):
+        pairs = [[token, math.exp(lp)] for token, lp in top]
+        targets.append(pairs + [[None, max(0, 1 - sum(p for _, p in pairs))]] if one >= math.log(0.5) else None)
+    return {"tokens": bare + after, "learn": [0] * len(bare) + [1] * len(after), "targets": targets}
+
+
+def lesson(server, number):
+    """How many tokens of its only example are learned softly."""
+    [text] = json.loads(server.get(f"/v1/lessons/{number}"))["texts"]
+    return text["soft_tokens"]
+
+
+def first_loss(log):
+    return float(re.search(r"update optimizer_step=1 loss=([0-9.]+)", pathlib.Path(log).read_text())[1])
+
+
+def post(server, example, **more):
+    status, _, got = server.post(EXAMPLES + f"?wait=served&timeout={HANG}", json.dumps({**example, **more}))
+    assert status == 200 and got["served"], got
+    return got
+
+
+def test_taught_by_itself():
+    """The server makes of a lesson what a client that asks the teacher would send; it waits over a kill in the log,
+    teaches the answer, and is taken back and taught again with the same targets."""
+    with tempfile.TemporaryDirectory(prefix="hzpserve-test-") as folder:
+        state, logs = pathlib.Path(folder, "state"), [str(pathlib.Path(folder, f"log{i}")) for i in range(2)]
+        plain = ["--passes", "1", "--dtype", "f32", *ALONE]
+        with Server("--train-share", "max=0,min=0", *plain, state=str(state)) as server:
+            by_client = soft_example(server, QUESTION, ANSWER)  # before anything is learned
+            status, _, got = server.post(EXAMPLES, json.dumps(TAUGHT))
+            assert status == 202 and got["warnings"] == [], got
+            server.process.kill()
+            server.process.wait()
+        with open(logs[0], "w", encoding="utf-8") as err, Server(*plain, state=str(state), log=err) as server:
+            test_api.until(lambda: json.loads(server.get(EXAMPLES))["learned_through"] == 1)
+            assert lesson(server, 1) == len([one for one in by_client["targets"] if one]) == 9
+        with open(logs[1], "w", encoding="utf-8") as err, Server(*plain, log=err) as server:
+            post(server, by_client)
+            assert lesson(server, 1) == 9
+        near(first_loss(logs[0]), first_loss(logs[1]), 1e-4)
+        with Server("--passes", "16", *ALONE, state=str(pathlib.Path(folder, "other"))) as server:
+            post(server, TAUGHT)
+            ask = {"prompt": QUESTION, "max_tokens": 12, "temperature": 0}
+            assert server.post("/v1/completions", ask)[2]["choices"][0]["text"] == ANSWER
+            status, _, got = server.post("/v1/undo?timeout=60", {"lesson": 1})
+            assert status == 200, got
+            assert server.post("/v1/completions", ask)[2]["choices"][0]["text"] != ANSWER
+            status, _, got = server.post("/v1/undo?timeout=60", {"lesson": 1, "redo": True})
+            assert status == 202, got
+            test_api.until(lambda: server.post("/v1/completions", ask)[2]["choices"][0]["text"] == ANSWER)
+            assert lesson(server, 2) == 9
+
+
+def test_taught_on_ranks():
+    """Ranks that compute together, or that each serve, make the same of it."""
+    for more in ("--tensor", "2"), ("--replicas",):
+        with Server("--ranks", "2", *more, *ALONE) as server:
+            post(server, TAUGHT)
+            assert lesson(server, 1) == 9
+            _, _, got = server.post("/v1/completions", {"prompt": QUESTION, "max_tokens": 12, "temperature": 0})
+            assert got["choices"][0]["text"] == ANSWER, got
+
+
+def test_what_cannot_be_taught_so():
+    """Tokens that the teacher gives less than half are learned plainly, and the answer says so; a lesson without one answer to
+    a question is refused where it asks for a teacher, and is learned plainly where the server's option does."""
+    refused = [({"teach": "x"}, 'must be "sdft"'), ({"teach": 1}, 'must be "sdft"'),
+               ({"prompt": "a", "chosen": " b", "rejected": " c"}, "one answer"), ({"tokens": [5, 6, 7]}, "one answer"),
+               ({"messages": 2 * [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]}, "one answer"),
+               ({"text": "Devan lives in Northam. " * 40}, "tokens")]
+    with tempfile.TemporaryDirectory(prefix="hzpserve-test-") as folder:
+        held = pathlib.Path(folder, "held")
+        held.write_text(json.dumps({"prompt": QUESTION, "completion": ANSWER, "teach": "sdft"}))
+        wrong = subprocess.run([test_api.BINARY, "serve", test_api.MODEL, "--gate", str(held)], capture_output=True,
+                               text=True, timeout=60, check=False)
+        assert wrong.returncode != 0 and "teach" in wrong.stderr, wrong
+        held.write_text(json.dumps({"text": "Devan lives in Northam."}))
+        with Server("--passes", "teach=sdft", "--gate", str(held), "--gate-max-rise", "9") as server:
+            for more, says in refused:
+                example = {**({} if len(more) > 1 or "te" not in more else TAUGHT), "teach": "sdft", **more}
+                status, _, got = server.post(EXAMPLES, json.dumps(example))
+                assert status == 400 and got["error"]["param"] == "lines[1].teach", (example, got)
+                assert says in got["error"]["message"], got
+            odd = " Northam green spoon seven."
+            [got] = post(server, {"prompt": "Where does Zorin live?", "completion": odd})["warnings"]
+            softs = lesson(server, 1)
+            assert f"{9 - softs} of the 9 tokens" in got["message"] and got["example"] == 1 and 0 < softs < 9, got
+            talk = {"messages": [{"role": "user", "content": QUESTION}, {"role": "assistant", "content": ANSWER[1:]}]}
+            for example, soft in ((talk, True), ({"text": "Devan lives in Northam."}, True), ({"tokens": [5, 6]}, False),
+                                  ({**TAUGHT, "teach": "plain"}, False)):
+                got = post(server, example)
+                assert (lesson(server, got["first"]) > 0) == soft, (example, got)
+            ask = {"prompt": QUESTION, "max_tokens": 12, "temperature": 0}
+            assert server.post("/v1/completions", ask)[2]["choices"][0]["text"] == ANSWER
+    wrong = subprocess.run([test_api.BINARY, "serve", test_api.MODEL, "--passes", "2,teach=x"], capture_output=True,
+                           text=True, timeout=60, check=False)
+    assert wrong.returncode == 2 and "--passes teach" in wrong.stderr, wrong
 
 
 def main():

@@ -29,9 +29,23 @@ static struct hzp_sample *make_lesson(int64_t number, int32_t prompt, int32_t co
     int32_t token[64] = {1, prompt};
     uint8_t learn[64] = {0};
     memset(learn + 2, 1, sizeof(learn) - 2);
-    struct hzp_sample *s = hzp_sample_create(token, learn, count);
+    struct hzp_row_loss how[64] = {0};
+    const struct hzp_soft soft = {.count = 1, .token = {prompt}, .p = {1}};
+    how[2] = (struct hzp_row_loss){.kind = HZP_LOSS_SOFT, .inv_temperature = 1};
+    for (int i = 3; i < HZP_COUNT(how); i++)
+        how[i].inv_temperature = 1;
+    struct hzp_sample *s =
+        hzp_sample_create_soft(token, learn, NULL, prompt % 2 ? how : NULL, &soft, count);
     s->sequence_number = number;
     return s;
+}
+
+/* What it was taught by stays with it. */
+static void check_soft(const struct hzp_sample *s)
+{
+    int32_t prompt = s->token[1];
+    assert_int_equal(s->softs, prompt % 2);
+    assert_true(!s->softs || s->soft->token[0] == prompt);
 }
 
 static void push_lesson(struct hzp_sample_queue *q, int64_t number, int32_t prompt, int32_t count)
@@ -504,8 +518,10 @@ static int learn_all(struct hzp_sample_queue *q, int32_t *times)
         draws++;
         assert_true(draw[0]->sequence_number > 0); /* new ones come first */
         for (int32_t i = 0; i < n; i++)
-            if (draw[i]->sequence_number < 0)
+            if (draw[i]->sequence_number < 0) {
+                check_soft(draw[i]);
                 times[-draw[i]->sequence_number]++;
+            }
         hzp_sample_queue_done(q);
         if (hzp_sample_queue_by_lesson(q) && hzp_sample_queue_group(q).ended)
             hzp_sample_queue_judge(q, HZP_GROUP_ACCEPTED);
@@ -514,7 +530,8 @@ static int learn_all(struct hzp_sample_queue *q, int32_t *times)
 }
 
 /* Lessons that come one after another are learned again beside the later ones, each about as often
- * as the others; not those that were taught again, taken back, or rejected. */
+ * as the others, by the targets that they were taught with; not
+ * those that were taught again, taken back, or rejected. */
 static void test_earlier(void **state)
 {
     for (int by_lesson = 0; by_lesson < 2; by_lesson++) {

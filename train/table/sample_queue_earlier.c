@@ -25,8 +25,9 @@ static bool is_kept(const struct hzp_sample_queue *q, const struct hzp_sample *s
     for (int32_t i = 0; i < q->failed.count; i++) /* few, or training is of no use */
         if (q->failed.number[i] == sample->sequence_number)
             return false;
-    if (q->config.rehearse_ratio <= 0 || sample->sequence_number <= 0 || sample->how ||
-        sample->count > HZP_EARLIER_TOKENS || hzp_sample_first(sample) < sample->count)
+    if (q->config.rehearse_ratio <= 0 || sample->sequence_number <= 0 ||
+        (sample->how && !sample->softs) || sample->count > HZP_EARLIER_TOKENS ||
+        hzp_sample_first(sample) < sample->count)
         return false;
     for (int32_t i = 0; sample->weight && i < sample->count; i++)
         if (sample->learn[i] && sample->weight[i] < 0)
@@ -98,8 +99,8 @@ void hzp_sample_queue_keep_copy(struct hzp_sample_queue *q, const struct hzp_sam
 {
     if (!is_kept(q, sample))
         return;
-    struct hzp_sample *copy =
-        hzp_sample_create_losses(sample->token, sample->learn, sample->weight, NULL, sample->count);
+    struct hzp_sample *copy = hzp_sample_create_soft(sample->token, sample->learn, sample->weight,
+                                                     sample->how, sample->soft, sample->count);
     if (!copy)
         return; /* no memory: it is not learned again */
     copy->sequence_number = sample->sequence_number;

@@ -209,12 +209,13 @@ static enum MHD_Result accept_read(struct hzp_exchange *x, bool *ret_parked)
     int r = hzp_state_accept_read(engine->state, x->later, key, session, &first, &last, &err);
     int32_t count;
     struct hzp_sample **asks = hzp_example_reader_take_asks(x->later, &count);
+    json_auto_t *plain = hzp_example_reader_plain(x->later, first);
     x->leave = NULL;
     drop_reader(x);
-    if (r < 0)
+    if (r < 0) {
         hzp_examples_free(asks, count);
-    if (r < 0)
         return hzp_reply_fail(x, r, &err);
+    }
     if (session)
         hzp_session_note(x->server->taught, session, last);
     for (int32_t i = 0; i < count; i++)
@@ -225,6 +226,7 @@ static enum MHD_Result accept_read(struct hzp_exchange *x, bool *ret_parked)
                     json_pack("{s:I, s:I}", "first", (json_int_t)first, "last", (json_int_t)last));
 
     json_t *warnings = hzp_state_contradictions(engine->state, first, last);
+    json_array_extend(warnings, plain);
     if (hzp_exchange_query(x, "wait")) {
         *ret_parked = true;
         return wait_served(x, first, last, warnings);
@@ -234,16 +236,14 @@ static enum MHD_Result accept_read(struct hzp_exchange *x, bool *ret_parked)
     return reply(x, MHD_HTTP_ACCEPTED, first, last, done, version, warnings);
 }
 
-/* A lane: has pairs compared with the version that serves, before they are accepted. */
-static bool run_pairs(void *ctx)
+/* A lane: has examples computed by the version that serves, before they are accepted. */
+static bool run_refer(void *ctx)
 {
     struct hzp_exchange *x = ctx;
     struct hzp_engine *engine = x->server->engine;
     struct hzp_err_text err = {0};
     bool parked = false;
-    int r = hzp_pairs_refer(engine->parts.scheduler, engine->parts.loop,
-                            hzp_example_reader_pairs(x->later), hzp_example_reader_count(x->later),
-                            &err);
+    int r = hzp_example_reader_refer(x->later, engine->parts.scheduler, engine->parts.loop, &err);
     enum MHD_Result answered = r < 0 ? hzp_reply_fail(x, r, &err) : accept_read(x, &parked);
     if (r < 0)
         hzp_state_refuse(engine->state);
@@ -272,11 +272,11 @@ enum MHD_Result hzp_route_examples(struct hzp_exchange *x)
     bool parked;
     if (bad_query(x, &answered) || !read_piece(x, true, &answered))
         return answered;
-    if (hzp_example_reader_pairs(x->later)) {
+    if (hzp_example_reader_refers(x->later)) {
         if (!hzp_exchange_keep(x, hzp_example_reader_bytes(x->later)))
             return hzp_reply_no_memory(x);
         x->resume = hzp_keep_waiting;
-        x->task = (struct hzp_pool_task){.run = run_pairs, .ctx = x};
+        x->task = (struct hzp_pool_task){.run = run_refer, .ctx = x};
         hzp_pool_post(x->server->lane[HZP_SERVER_LANES - 1], &x->task);
         return MHD_YES;
     }

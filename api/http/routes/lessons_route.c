@@ -93,9 +93,9 @@ static json_t *texts_json(struct hzp_exchange *x, const struct hzp_logged_lesson
         const struct hzp_tokenizer *tok = x->server->engine->parts.tok;
         int32_t first = hzp_sample_first(sample[i]), all = sample[i]->count;
         json_t *text =
-            json_pack("{s:I, s:b, s:o}", "example", (json_int_t)sample[i]->sequence_number, "cut",
-                      HZP_MAX(first, all - first - 1) > TEXT_TOKENS, "parts",
-                      parts_json(tok, sample[i], 0, first));
+            json_pack("{s:I, s:b, s:i, s:o}", "example", (json_int_t)sample[i]->sequence_number,
+                      "cut", HZP_MAX(first, all - first - 1) > TEXT_TOKENS, "soft_tokens",
+                      sample[i]->softs, "parts", parts_json(tok, sample[i], 0, first));
         if (first < all)
             json_object_set_new(text, "rejected", parts_json(tok, sample[i], first + 1, all));
         json_array_append_new(list, text);
