@@ -120,8 +120,8 @@ static void add_squares_of(struct hzp_plan *chain, const struct hzp_train_space 
 
 /* --- Muon ------------------------------------------------------------------------------------- */
 
-/* The coefficients of Jordan's quintic.  x is kept times c^(1/4): then A times sqrt(c) is x x^T, and
- * b A + c A^2 a product that adds to its factor. */
+/* The coefficients of Jordan's quintic.  x is kept times c^(1/4): x x^T is then sqrt(c) A, and
+ * b A + c A^2 is its square plus a part of it. */
 static const double ns_a = 3.4445, ns_b = -4.7750, ns_c = 2.0315;
 
 /* Elements [at, at + n) of the unit; after: its step, which is in s->muon[1]. */
