@@ -295,6 +295,7 @@ static void of_cast(struct list *l, const struct hzp_cast_args *a)
 {
     mat(l, "x", &a->x, READ | FLOAT);
     mat(l, "y", &a->y, WRITE | FLOAT | LIKE(0))->may_be = 0;
+    array(l, "squares", a->squares, 1, sizeof(*a->squares), READ | OPTIONAL);
 }
 
 static void of_fill(struct list *l, const struct hzp_fill_args *a)
@@ -324,6 +325,21 @@ static void of_adamw(struct list *l, const struct hzp_adamw_args *a)
     int32_t blocks = HZP_DIV_UP(a->from.cols, HZP_Q8_BLOCK);
     array(l, "m_scale", a->m_scale, blocks, sizeof(float), READ | WRITE | OPTIONAL);
     array(l, "v_scale", a->v_scale, blocks, sizeof(float), READ | WRITE | OPTIONAL);
+    array(l, "sumsq", a->sumsq, 1, sizeof(*a->sumsq), READ);
+}
+
+static void of_muon(struct list *l, const struct hzp_muon_args *a)
+{
+    if (a->from.ptr) {
+        mat(l, "x", &a->x, READ | FLOAT);
+        mat(l, "from", &a->from, READ | FLOAT | LIKE(0));
+        mat(l, "to", &a->to, WRITE | LIKE(0))->may_be = 1;
+        mat(l, "residual", &a->residual, READ | WRITE | OPTIONAL | LIKE(0));
+    } else {
+        mat(l, "x", &a->x, WRITE | F32)->may_be = 1;
+        mat(l, "grad", &a->grad, READ | F32 | LIKE(0));
+        mat(l, "m", &a->m, READ | WRITE | FLOAT | LIKE(0));
+    }
     array(l, "sumsq", a->sumsq, 1, sizeof(*a->sumsq), READ);
 }
 

@@ -108,7 +108,7 @@ static struct hzp_cost cost_elementwise(enum hzp_op op, const void *args)
         [HZP_OP_quantize] = 3, [HZP_OP_codes] = 6,      [HZP_OP_xent] = 5,
         [HZP_OP_seq_loss] = 2, [HZP_OP_embed_bwd] = 1,  [HZP_OP_rmsnorm_bwd] = 10,
         [HZP_OP_colsum] = 1,   [HZP_OP_swiglu_bwd] = 6, [HZP_OP_sumsq] = 2,
-        [HZP_OP_adamw] = 16,   [HZP_OP_noise] = 25,
+        [HZP_OP_adamw] = 16,   [HZP_OP_muon] = 5,       [HZP_OP_noise] = 25,
     };
     hzp_op_operands(op, args, operand);
     return (struct hzp_cost){bytes_of_operands(op, args), flops[op] * elements(operand[0].mat)};

@@ -49,6 +49,7 @@
     /* update and publication */                                                                   \
     X(sumsq, UPDATE)                                                                               \
     X(adamw, UPDATE)                                                                               \
+    X(muon, UPDATE)                                                                                \
     X(audit, UPDATE)
 
 enum hzp_op {
@@ -500,6 +501,7 @@ struct hzp_colsum_args {
  * be x.  With cap > 0, y = cap tanh(x scale / cap). */
 struct hzp_cast_args {
     struct hzp_mat x, y;
+    const double *squares; /* NULL: none; else y is also divided by max(sqrt(*squares), 1e-7) */
     float scale, cap;
 };
 
@@ -548,6 +550,21 @@ struct hzp_adamw_args {
     int32_t t;            /* 1 for the first update */
     float part_m, part_g; /* NAdam's: mu(t+1) / (1 - mu(1) .. mu(t+1)), (1 - mu(t)) / (1 - mu(1) ..
                            * mu(t)) with its mu(t); both 0: AdamW */
+};
+
+/* What is element by element in Muon (Jordan 2024, by the form of torch.optim.Muon).  Between the
+ * two, x becomes its orthogonal factor by products and casts (nanobatch/model/update.h).
+ * g, and p with its residual, as in adamw.  from absent, before:
+ *   m = momentum m + (1 - momentum) g;  x = momentum m + (1 - momentum) g
+ * from present, after, when grad and m are absent:
+ *   p = p keep - step x
+ * norm not finite: x = 0 and m stays as it was; or `to` = from, all else untouched.
+ * One shape; before, grad and x F32, x may be grad; m, and x after, F32 or BF16. */
+struct hzp_muon_args {
+    struct hzp_mat x, grad, m, from, to, residual;
+    const double *sumsq;
+    float grad_scale, clip; /* as in adamw */
+    float momentum, keep, step;
 };
 
 /* *checksum += sum over i of mix(i, word[i]) mod 2^64 over the 8-byte words of x (its size is a

@@ -352,12 +352,25 @@ static const char *check_codes_of(const struct hzp_adamw_args *a)
     return NULL;
 }
 
+static const char *check_master(const struct hzp_mat *from, const struct hzp_mat *to,
+                                const struct hzp_mat *residual)
+{
+    RULE(from->type == to->type, "from and to differ in type");
+    RULE(from->type == HZP_F32 ? !residual->ptr : residual->ptr && residual->type == HZP_I16,
+         "residual is not I16 for BF16, absent for F32");
+    return NULL;
+}
+
+static const char *check_muon(const struct hzp_muon_args *a)
+{
+    RULE(a->clip >= 0, "clip is negative");
+    RULE(a->momentum >= 0 && a->momentum < 1, "momentum is not in [0, 1)");
+    return a->from.ptr ? check_master(&a->from, &a->to, &a->residual) : NULL;
+}
+
 static const char *check_adamw(const struct hzp_adamw_args *a)
 {
-    RULE(a->from.type == a->to.type, "from and to differ in type");
-    RULE(a->from.type == HZP_F32 ? !a->residual.ptr
-                                 : a->residual.ptr && a->residual.type == HZP_I16,
-         "residual is not I16 for BF16, absent for F32");
+    PASS(check_master(&a->from, &a->to, &a->residual));
     if (a->m.type == HZP_Q8 || a->v.type == HZP_Q8)
         PASS(check_codes_of(a));
     else

@@ -36,6 +36,8 @@
     X(MESH, s->mesh.url.count > 0)                                                                 \
     X(GROUPS, s->ranks.tensor > 1 && ranks > s->ranks.tensor)                                      \
     X(STAGES, s->training.stages > 1)                                                              \
+    X(MUON, s->training.optimizer == HZP_MUON)                                                     \
+    X(Q8, s->training.moment_type == 2)                                                            \
     X(SHARDS, s->training.z1 || s->training.z2 || s->training.z3)
 #define NUMBER_OF(name, is) NUMBER_##name,
 #define BIT_OF(name, is)    name = 1 << NUMBER_##name,
@@ -91,6 +93,12 @@ static const struct {
     {STAGES | TENSOR, {"--shard stages", "--tensor", "a rank has whole layers or a slice of each"}},
     {STAGES | SHARDS,
      {"--shard stages", "--shard z1, z2 or z3", "a rank has whole layers or a part of each"}},
+    {LEARNS | MUON | SEVERAL,
+     {"--optimizer muon", "--ranks", "it moves whole matrices, of which ranks have parts"}},
+    {LEARNS | MUON | MESH,
+     {"--optimizer muon", "--mesh", "averages of what it learns have not been tried"}},
+    {LEARNS | MUON | Q8,
+     {"--optimizer muon", "--moments q8", "blocks of moments go across its matrices"}},
     {MESH | SERVES_ONLY, {"--mesh", "--no-train", "sites average what they learn"}},
     {MESH | SEVERAL, {"--mesh", "--ranks", "a site reads and writes whole weights on one rank"}},
     {MESH | MAX_EFFECT,

@@ -59,6 +59,7 @@ struct hzp_recipe hzp_settings_recipe(const struct hzp_training_settings *settin
         .decay = (float)settings->decay,
         .clip = (float)settings->clip,
         .optimizer = (enum hzp_optimizer)settings->optimizer,
+        .momentum = (float)settings->momentum,
         .schedule = settings->schedule ? HZP_LR_COSINE : HZP_LR_CONSTANT,
         .warmup_steps = (int32_t)HZP_MIN(settings->warmup_steps, INT32_MAX),
         .total_steps = settings->total_steps,

@@ -88,6 +88,7 @@ struct hzp_training_settings {
     int64_t warmup_steps, total_steps;
     int64_t update_tokens, micro_rows;
     int64_t optimizer;     /* enum hzp_optimizer */
+    double momentum;       /* muon's */
     int64_t recompute;     /* 0: as memory demands; else enum hzp_recompute, + 1 */
     int64_t moment_type;   /* 0: F32, 1: BF16, 2: Q8 */
     double quantum_gflop;  /* maximum size of a piece of work; 0: not cut */

@@ -180,11 +180,14 @@ enum { PIECE = 16384 };
 
 static void scale_piece(const struct hzp_cast_args *a, int n, const char *x, char *y)
 {
+    double by = a->scale != 0 ? a->scale : 1;
+    if (a->squares)
+        by /= fmax(sqrt(*a->squares), 1e-7);
     bool from = a->x.type == HZP_F32, to = a->y.type == HZP_F32;
     EACH(c, n,
          vf v =
              from ? vload((const float *)x + c, left) : vload_bf16((const uint16_t *)x + c, left);
-         v = vmul(v, vset(a->scale != 0 ? a->scale : 1));
+         v = vmul(v, vset((float)by));
          if (a->cap > 0) v = vmul(vset(a->cap), vtanh(vdiv(v, vset(a->cap))));
          if (to) vstore((float *)y + c, v, left); else vstore_bf16((uint16_t *)y + c, v, left););
 }
@@ -200,7 +203,7 @@ static void cast_pieces(void *ctx, int begin, int end, int thread)
         char *y = hzp_cpu_row(&a->y, i / across);
         x += (size_t)c0 * (a->x.type == HZP_F32 ? 4 : 2);
         y += (size_t)c0 * (a->y.type == HZP_F32 ? 4 : 2);
-        if ((a->scale && a->scale != 1) || a->cap > 0)
+        if ((a->scale && a->scale != 1) || a->cap > 0 || a->squares)
             scale_piece(a, n, x, y);
         else if (a->x.type == a->y.type)
             memmove(y, x, (size_t)n * (a->x.type == HZP_F32 ? 4 : 2));

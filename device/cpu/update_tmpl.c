@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* device/cpu/update_tmpl.c - adamw, sumsq, audit: one pass over memory each.
+/* device/cpu/update_tmpl.c - adamw, muon, sumsq, audit: one pass over memory each.
  *
  * Sums are over pieces of fixed size that are added in order: the same bits for any number of
  * threads.
@@ -231,14 +231,22 @@ static void adamw_pieces(void *ctx, int begin, int end, int thread)
     }
 }
 
+/* What gradients are multiplied by; NaN: the norm is not finite. */
+static double gradient_scale(const double *sumsq, float grad_scale, float clip)
+{
+    double norm = sqrt(*sumsq) * grad_scale;
+    if (!isfinite(norm))
+        return NAN;
+    return clip > 0 ? grad_scale * fmin(1, clip / (norm + 1e-6)) : grad_scale;
+}
+
 static int cpu_adamw(struct hzp_lane *lane, const void *args)
 {
     const struct hzp_adamw_args *a = args;
-    double norm = sqrt(*a->sumsq) * a->grad_scale;
-    double scale = a->clip > 0 ? a->grad_scale * fmin(1, a->clip / (norm + 1e-6)) : a->grad_scale;
+    double scale = gradient_scale(a->sumsq, a->grad_scale, a->clip);
     struct adamw w = {
         .args = a,
-        .skip = !isfinite(norm),
+        .skip = isnan(scale),
         .scale = (float)scale,
         .beta1 = a->beta1,
         .rest1 = (float)(1 - (double)a->beta1),
@@ -254,6 +262,72 @@ static int cpu_adamw(struct hzp_lane *lane, const void *args)
 
     hzp_team_range(hzp_cpu_team(lane), a->from.rows * HZP_DIV_UP(a->from.cols, PIECE),
                    (size_t)HZP_MIN(PIECE, a->from.cols) * 26, adamw_pieces, &w);
+    return HZP_OK;
+}
+
+struct muon {
+    const struct hzp_muon_args *args;
+    double scale;
+};
+
+INLINE void muon_before(const struct hzp_muon_args *a, int r, int c0, int n, float scale)
+{
+    const float *g = piece_at(&a->grad, r, c0);
+    float *x = piece_at(&a->x, r, c0);
+    void *m = piece_at(&a->m, r, c0);
+    vf keep = vset(a->momentum), by = vset((1 - a->momentum) * scale);
+    EACH(c, n, {
+        vf add = vmul(by, vload(g + c, left));
+        vf mm = vfma(keep, vget(m, (size_t)c, a->m.type, left), add);
+        vput(m, (size_t)c, a->m.type, mm, left);
+        vstore(x + c, vfma(keep, mm, add), left);
+    });
+}
+
+INLINE void muon_after(const struct hzp_muon_args *a, int r, int c0, int n)
+{
+    const void *x = piece_at(&a->x, r, c0), *from = piece_at(&a->from, r, c0);
+    void *to = piece_at(&a->to, r, c0), *rest = piece_at(&a->residual, r, c0);
+    vf keep = vset(a->keep), step = vset(a->step);
+    EACH(c, n, {
+        vf p = a->from.type == HZP_F32
+                   ? vload((const float *)from + c, left)
+                   : master_load((const uint16_t *)from + c, (const int16_t *)rest + c, left);
+        p = vfnma(step, vget(x, (size_t)c, a->x.type, left), vmul(p, keep));
+        if (a->from.type == HZP_F32)
+            vstore((float *)to + c, p, left);
+        else
+            master_store((uint16_t *)to + c, (int16_t *)rest + c, p, left);
+    });
+}
+
+static void muon_pieces(void *ctx, int begin, int end, int thread)
+{
+    const struct muon *w = ctx;
+    const struct hzp_muon_args *a = w->args;
+    int across = HZP_DIV_UP(a->x.cols, PIECE);
+
+    for (int i = begin; i < end; i++) {
+        int r = i / across, c = i % across * PIECE, n = HZP_MIN(PIECE, a->x.cols - c);
+        if (isnan(w->scale) && a->from.ptr)
+            memmove(piece_at(&a->to, r, c), piece_at(&a->from, r, c),
+                    (size_t)n * (a->from.type == HZP_F32 ? 4 : 2));
+        else if (isnan(w->scale))
+            memset(piece_at(&a->x, r, c), 0, (size_t)n * sizeof(float));
+        else if (a->from.ptr)
+            muon_after(a, r, c, n);
+        else
+            muon_before(a, r, c, n, (float)w->scale);
+    }
+}
+
+static int cpu_muon(struct hzp_lane *lane, const void *args)
+{
+    const struct hzp_muon_args *a = args;
+    struct muon w = {a, gradient_scale(a->sumsq, a->grad_scale, a->clip)};
+
+    hzp_team_range(hzp_cpu_team(lane), a->x.rows * HZP_DIV_UP(a->x.cols, PIECE),
+                   (size_t)HZP_MIN(PIECE, a->x.cols) * 16, muon_pieces, &w);
     return HZP_OK;
 }
 
@@ -372,5 +446,6 @@ void HZP_ISA_NAME(hzp_cpu_fill_update)(hzp_op_fn *op[HZP_OP_COUNT])
 {
     op[HZP_OP_sumsq] = cpu_sumsq;
     op[HZP_OP_adamw] = cpu_adamw;
+    op[HZP_OP_muon] = cpu_muon;
     op[HZP_OP_audit] = cpu_audit;
 }

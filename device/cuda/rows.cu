@@ -368,6 +368,8 @@ extern "C" int hzp_cuda_swiglu(struct hzp_lane *lane, const void *args)
 
 template <class T, class U, int N> static __global__ void cast(struct hzp_cast_args a)
 {
+    if (a.squares)
+        a.scale /= fmaxf((float)sqrt(*a.squares), 1e-7f);
     EACH(i, (int64_t)a.y.rows * (a.y.cols / N))
     {
         place p = place_of<N>(i, a.y.cols);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* device/cuda/update.cu - the optimizer's update and the audit before publication: sumsq, adamw,
- * audit.  Sums have two stages of fixed shape: results are bitwise repeatable.
+ * muon, audit.  Sums have two stages of fixed shape: results are bitwise repeatable.
  */
 #include "device/cuda/kernel.cuh"
 #include "device/philox.h"
@@ -66,9 +66,8 @@ struct adam {
     float part_g; /* NAdam's; its part_m is undo_m */
 };
 
-template <class T, int N>
-static __device__ __forceinline__ void master_get(const struct hzp_adamw_args &a, place p,
-                                                  float (&ret)[N])
+template <class T, class A, int N>
+static __device__ __forceinline__ void master_get(const A &a, place p, float (&ret)[N])
 {
     if constexpr (sizeof(T) == 4) {
         load_n(row_of<float>(a.from, p.r) + p.c, ret);
@@ -89,9 +88,8 @@ static __device__ __forceinline__ void master_get(const struct hzp_adamw_args &a
     }
 }
 
-template <class T, int N>
-static __device__ __forceinline__ void master_put(const struct hzp_adamw_args &a, place p,
-                                                  const float (&x)[N])
+template <class T, class A, int N>
+static __device__ __forceinline__ void master_put(const A &a, place p, const float (&x)[N])
 {
     if constexpr (sizeof(T) == 4) {
         store_n(row_of<float>(a.to, p.r) + p.c, x);
@@ -115,7 +113,7 @@ static __device__ __forceinline__ void master_put(const struct hzp_adamw_args &a
 }
 
 /* What gradients are multiplied by; *ret_bad: the norm is not finite.  For all threads of a block. */
-static __device__ float gradient_scale(const struct hzp_adamw_args &a, bool *ret_bad)
+template <class A> static __device__ float gradient_scale(const A &a, bool *ret_bad)
 {
     HZP_SHARED(float, scale);
     HZP_SHARED(int, bad);
@@ -302,6 +300,80 @@ extern "C" int hzp_cuda_adamw(struct hzp_lane *lane, const void *args)
                 });
             });
         });
+    });
+}
+
+/* ---- muon ---- */
+
+template <class M, int N> static __global__ void muon_before(struct hzp_muon_args a)
+{
+    bool bad;
+    float by = (1 - a.momentum) * gradient_scale(a, &bad);
+    EACH(i, (int64_t)a.x.rows * (a.x.cols / N))
+    {
+        place at = place_of<N>(i, a.x.cols);
+        float x[N] = {0}, m[N];
+        if (!bad) {
+            load_n(row_of<float>(a.grad, at.r) + at.c, x);
+            load_n(row_of<M>(a.m, at.r) + at.c, m);
+#pragma unroll
+            for (int k = 0; k < N; k++) {
+                m[k] = a.momentum * m[k] + by * x[k];
+                x[k] = a.momentum * m[k] + by * x[k];
+            }
+            store_n(row_of<M>(a.m, at.r) + at.c, m);
+        }
+        store_n(row_of<float>(a.x, at.r) + at.c, x);
+    }
+}
+
+template <class T, class X, int N> static __global__ void muon_after(struct hzp_muon_args a)
+{
+    bool bad;
+    gradient_scale(a, &bad);
+    EACH(i, (int64_t)a.x.rows * (a.x.cols / N))
+    {
+        place at = place_of<N>(i, a.x.cols);
+        float p[N], x[N];
+        if (bad) {
+            load_n(row_of<T>(a.from, at.r) + at.c, p);
+            store_n(row_of<T>(a.to, at.r) + at.c, p);
+            continue;
+        }
+        master_get<T>(a, at, p);
+        load_n(row_of<X>(a.x, at.r) + at.c, x);
+#pragma unroll
+        for (int k = 0; k < N; k++)
+            p[k] = p[k] * a.keep - a.step * x[k];
+        master_put<T>(a, at, p);
+    }
+}
+
+extern "C" int hzp_cuda_muon(struct hzp_lane *lane, const void *args)
+{
+    const struct hzp_muon_args a = *(const struct hzp_muon_args *)args;
+    int64_t count = (int64_t)a.x.rows * a.x.cols;
+    if (count == 0)
+        return HZP_OK;
+    bool fast = wide(&a.x) && wide(&a.grad) && wide(&a.m) && wide(&a.from) && wide(&a.to) &&
+                wide(&a.residual);
+    unsigned grid = grid_for(lane, fast ? count / 8 : count, THREADS);
+    return with_type(a.from.ptr ? a.x.type : a.m.type, [&](auto *x) {
+        using X = elem_of<decltype(x)>;
+        if (!a.from.ptr && fast)
+            start(lane, grid, THREADS, 0, muon_before<X, 8>, a);
+        else if (!a.from.ptr)
+            start(lane, grid, THREADS, 0, muon_before<X, 1>, a);
+        else
+            with_type(a.from.type, [&](auto *t) {
+                using T = elem_of<decltype(t)>;
+                if (fast)
+                    start(lane, grid, THREADS, 0, muon_after<T, X, 8>, a);
+                else
+                    start(lane, grid, THREADS, 0, muon_after<T, X, 1>, a);
+                return HZP_OK;
+            });
+        return hzp_cuda_launched(lane, "muon");
     });
 }
 

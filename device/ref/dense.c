@@ -221,6 +221,8 @@ static int ref_cast(struct hzp_lane *lane, const void *args)
 {
     const struct hzp_cast_args *a = args;
     float scale = a->scale ? a->scale : 1;
+    if (a->squares)
+        scale = (float)(scale / fmax(sqrt(*a->squares), 1e-7));
     for (int32_t r = 0; r < a->y.rows; r++)
         for (int32_t c = 0; c < a->y.cols; c++) {
             float x = (float)ref_get(&a->x, r, c) * scale;

@@ -20,21 +20,37 @@ static int ref_sumsq(struct hzp_lane *lane, const void *args)
     return HZP_OK;
 }
 
-static float master_get(const struct hzp_adamw_args *a, int32_t r, int32_t c)
+static float master_get(const struct hzp_mat *from, const struct hzp_mat *residual, int32_t r,
+                        int32_t c)
 {
-    if (a->from.type == HZP_F32)
-        return ref_get(&a->from, r, c);
-    return hzp_master_join(((const uint16_t *)ref_at(&a->from, r))[c],
-                           ((const int16_t *)ref_at(&a->residual, r))[c]);
+    if (from->type == HZP_F32)
+        return ref_get(from, r, c);
+    return hzp_master_join(((const uint16_t *)ref_at(from, r))[c],
+                           ((const int16_t *)ref_at(residual, r))[c]);
 }
 
-static void master_put(const struct hzp_adamw_args *a, int32_t r, int32_t c, float p)
+static void master_put(const struct hzp_mat *to, const struct hzp_mat *residual, int32_t r,
+                       int32_t c, float p)
 {
-    if (a->from.type == HZP_F32)
-        ref_put(&a->to, r, c, p);
+    if (to->type == HZP_F32)
+        ref_put(to, r, c, p);
     else
-        hzp_master_split(p, &((uint16_t *)ref_at(&a->to, r))[c],
-                         &((int16_t *)ref_at(&a->residual, r))[c]);
+        hzp_master_split(p, &((uint16_t *)ref_at(to, r))[c], &((int16_t *)ref_at(residual, r))[c]);
+}
+
+/* What gradients are multiplied by; NaN: the norm is not finite. */
+static double gradient_scale(const double *sumsq, float grad_scale, float clip)
+{
+    double norm = sqrt(*sumsq) * grad_scale;
+    if (!isfinite(norm))
+        return NAN;
+    return clip > 0 ? grad_scale * fmin(1, clip / (norm + 1e-6)) : grad_scale;
+}
+
+static void copy_rows(const struct hzp_mat *from, const struct hzp_mat *to)
+{
+    for (int32_t r = 0; r < from->rows; r++)
+        memmove(ref_at(to, r), ref_at(from, r), (size_t)from->cols * hzp_dtype_size(from->type));
 }
 
 /* The moments of one element. */
@@ -79,20 +95,18 @@ static void moments_put(const struct hzp_adamw_args *a, int32_t r, const struct 
 static int ref_adamw(struct hzp_lane *lane, const void *args)
 {
     const struct hzp_adamw_args *a = args;
-    double norm = sqrt(*a->sumsq) * a->grad_scale;
-    double scale = a->clip > 0 ? a->grad_scale * fmin(1, a->clip / (norm + 1e-6)) : a->grad_scale;
+    double scale = gradient_scale(a->sumsq, a->grad_scale, a->clip);
     double undo_m = 1 - pow(a->beta1, a->t), undo_v = 1 - pow(a->beta2, a->t);
 
-    if (!isfinite(norm)) {
-        size_t width = (size_t)a->from.cols * hzp_dtype_size(a->from.type);
-        for (int32_t r = 0; r < a->from.rows; r++)
-            memmove(ref_at(&a->to, r), ref_at(&a->from, r), width);
+    if (isnan(scale)) {
+        copy_rows(&a->from, &a->to);
         return HZP_OK;
     }
     struct moments *now = hzp_xcalloc((size_t)HZP_MAX(a->from.cols, 1), sizeof(*now));
     for (int32_t r = 0; r < a->from.rows; r++) {
         for (int32_t c = 0; c < a->from.cols; c++) {
-            double g = ref_get(&a->grad, r, c) * scale, p = master_get(a, r, c);
+            double g = ref_get(&a->grad, r, c) * scale,
+                   p = master_get(&a->from, &a->residual, r, c);
             struct moments old = moments_get(a, r, c);
             double m = a->beta1 * old.m + (1 - (double)a->beta1) * g;
             double v = a->beta2 * old.v + (1 - (double)a->beta2) * g * g;
@@ -100,11 +114,37 @@ static int ref_adamw(struct hzp_lane *lane, const void *args)
             double decay = a->decayed && c >= a->decayed ? 0 : (double)a->decay;
             p = p * (1 - a->lr * decay) - a->lr * step / (sqrt(v / undo_v) + a->eps);
             now[c] = (struct moments){m, v};
-            master_put(a, r, c, (float)p);
+            master_put(&a->to, &a->residual, r, c, (float)p);
         }
         moments_put(a, r, now);
     }
     free(now);
+    return HZP_OK;
+}
+
+static int ref_muon(struct hzp_lane *lane, const void *args)
+{
+    const struct hzp_muon_args *a = args;
+    double scale = gradient_scale(a->sumsq, a->grad_scale, a->clip), momentum = a->momentum;
+    if (a->from.ptr && isnan(scale)) {
+        copy_rows(&a->from, &a->to);
+        return HZP_OK;
+    }
+    for (int32_t r = 0; r < a->x.rows; r++)
+        for (int32_t c = 0; c < a->x.cols; c++) {
+            if (a->from.ptr) {
+                double p = master_get(&a->from, &a->residual, r, c);
+                p = p * a->keep - a->step * (double)ref_get(&a->x, r, c);
+                master_put(&a->to, &a->residual, r, c, (float)p);
+            } else if (isnan(scale)) {
+                ref_put(&a->x, r, c, 0);
+            } else {
+                double g = ref_get(&a->grad, r, c) * scale;
+                double m = momentum * ref_get(&a->m, r, c) + (1 - momentum) * g;
+                ref_put(&a->m, r, c, m);
+                ref_put(&a->x, r, c, momentum * m + (1 - momentum) * g);
+            }
+        }
     return HZP_OK;
 }
 
@@ -128,5 +168,6 @@ void hzp_ref_fill_update(hzp_op_fn *op[HZP_OP_COUNT])
 {
     op[HZP_OP_sumsq] = ref_sumsq;
     op[HZP_OP_adamw] = ref_adamw;
+    op[HZP_OP_muon] = ref_muon;
     op[HZP_OP_audit] = ref_audit;
 }

@@ -272,6 +272,33 @@ const struct hzp_layout *hzp_state_layout(const struct hzp_layout *layout, enum 
     return layout;
 }
 
+int hzp_tensor_matrices(const struct hzp_layout *layout, const struct hzp_tensor *t,
+                        int32_t rows[3])
+{
+    const struct hzp_heads *h = &layout->config.heads;
+    rows[0] = t->role == HZP_QKV       ? h->heads * h->dim
+              : t->role == HZP_GATE_UP ? t->rows / 2
+                                       : t->rows;
+    rows[1] = t->role == HZP_QKV ? h->kv_heads * h->dim : rows[0];
+    rows[2] = rows[1];
+    return t->role == HZP_QKV ? 3 : t->role == HZP_GATE_UP ? 2 : 1;
+}
+
+static void lay_out_muon(struct hzp_train_space *s, char *base, size_t *at,
+                         const struct hzp_layout *layout)
+{
+    int32_t most = 0, side = 0, rows[3];
+    for (int32_t i = 0; i < layout->tensors; i++) {
+        const struct hzp_tensor *t = &layout->tensor[i];
+        for (int k = t->layer < 0 ? 0 : hzp_tensor_matrices(layout, t, rows); k-- > 0;) {
+            most = HZP_MAX(most, rows[k] * t->cols);
+            side = HZP_MAX(side, HZP_MIN(rows[k], t->cols));
+        }
+    }
+    for (int i = 0; i < HZP_COUNT(s->muon); i++)
+        s->muon[i] = hzp_mat_cut(base, at, 1, i < 2 ? most : side * side, s->act);
+}
+
 static size_t lay_out_state(struct hzp_train_space *s, char *base, const struct hzp_layout *layout)
 {
     size_t at = 0;
@@ -295,6 +322,8 @@ static size_t lay_out_state(struct hzp_train_space *s, char *base, const struct 
         s->backup = base ? (float *)(base + at) : NULL;
         at += bytes;
     }
+    if (s->config.muon)
+        lay_out_muon(s, base, &at, layout);
     return at;
 }
 

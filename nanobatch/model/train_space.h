@@ -50,6 +50,7 @@ struct hzp_train_space_config {
     bool forward_only;          /* evaluation: no gradients, moments, kept activations */
     int32_t ride_rows;          /* serving's rows that have room behind the micro-batch */
     bool backup;                /* room for a copy of the optimizer's state: hzp_update_save */
+    bool muon;                  /* room for the steps of hzp_update_hyper's momentum */
     bool fp8;                   /* forward_only alone: products as serving's under fp8 */
     /* Its memory is neither zeroed nor touched at create, which takes seconds per GB on a CPU: the
      * owner runs the chains of hzp_train_space_prepare before any other. */
@@ -108,4 +109,5 @@ struct hzp_update_result {
     int64_t nonfinite;
     double
         elsewhere; /* squares that another rank counts, of vectors that all ranks of slices have */
+    double step;   /* Muon: of the matrix in progress */
 };

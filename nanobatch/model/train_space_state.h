@@ -61,6 +61,10 @@ struct hzp_train_space {
     size_t copied_floats;
     int32_t *copied_row; /* host-visible: 0, 1, 2, .. */
 
+    /* config.muon: what a matrix becomes orthogonal in: itself twice, the products of its shorter
+     * side twice; [1][elements of the largest] act */
+    struct hzp_mat muon[4];
+
     /* [layers + 1]; the last has only x_in, which of all goes by the place on the path, where the
      * rest is the layer's: what one layer writes the next on the path reads.  forward_only: [1].
      * What is computed again lies in the same place for every layer.  The micro-batch in progress
@@ -102,6 +106,11 @@ void hzp_train_space_begin(struct hzp_train_space *s, int32_t rows);
 
 /* What a layer's backward pass works in, for so many rows of the micro-batch. */
 struct hzp_layer_grads hzp_train_layer_grads(const struct hzp_train_space *s, int32_t rows);
+
+/* The rows of the matrices that a tensor of a layer holds one above the other: q, k and v; gate and
+ * up; or itself.  Returns how many these are. */
+int hzp_tensor_matrices(const struct hzp_layout *layout, const struct hzp_tensor *t,
+                        int32_t rows[3]);
 
 /* What the head works in, for so many learned rows (at most head_rows). */
 struct hzp_head_space hzp_train_head_space(const struct hzp_train_space *s, int32_t rows);

@@ -3,10 +3,13 @@
 
 #include "base/thread.h"
 #include "device/q8.h"
+#include "nanobatch/model/product.h"
 #include "nanobatch/model/tensor.h"
 #include "nanobatch/model/train_space_state.h"
 #include "nanobatch/time/rates.h"
 #include "weights/fp8.h"
+
+#include <math.h>
 
 /* A piece is at least so long, and at most what a matrix of one row can be. */
 static const size_t piece_min = (size_t)1 << 16,
@@ -99,6 +102,131 @@ static void add_adamw(struct hzp_plan *chain, const struct unit *unit,
         struct hzp_adamw_args args = adamw_of(unit, hyper, s, at, HZP_MIN(piece, end - at), decay);
         hzp_plan_next(chain, HZP_OP_adamw, &args);
     }
+}
+
+static void add_squares_of(struct hzp_plan *chain, const struct hzp_train_space *s,
+                           const struct hzp_unit_view *grad, size_t at, size_t end, double *sum)
+{
+    if (at == end)
+        return;
+    struct hzp_sumsq_args sized = {hzp_unit_piece(grad, at, HZP_MIN(piece_min, end - at)), sum};
+    size_t piece = s->config.shards.ordered
+                       ? HZP_BLOCK_ELEMENTS
+                       : hzp_update_piece(s, HZP_OP_sumsq, &sized, HZP_MIN(piece_min, end - at));
+    for (; at < end; at += piece)
+        HZP_PLAN_NEXT(chain, sumsq, .x = hzp_unit_piece(grad, at, HZP_MIN(piece, end - at)),
+                      .sum = sum);
+}
+
+/* --- Muon ------------------------------------------------------------------------------------- */
+
+/* The coefficients of Jordan's quintic.  x is kept times c^(1/4): x x^T is then sqrt(c) A, and
+ * b A + c A^2 is its square plus a part of it. */
+static const double ns_a = 3.4445, ns_b = -4.7750, ns_c = 2.0315;
+
+/* Elements [at, at + n) of the unit; after: its step, which is in s->muon[1]. */
+static void add_muon(struct hzp_plan *chain, const struct unit *unit,
+                     const struct hzp_update_hyper *hyper, struct hzp_train_space *s, size_t at,
+                     size_t n, bool after, double step)
+{
+    const struct hzp_unit_view *residual = &unit->part[HZP_STATE_RESIDUAL];
+    size_t piece = piece_min;
+    for (size_t done = 0, some; done < n; done += some) {
+        size_t from = at + done;
+        some = HZP_MIN(piece, n - done);
+        struct hzp_muon_args a = {.sumsq = &s->result->sumsq,
+                                  .grad_scale = hyper->grad_scale,
+                                  .clip = hyper->clip,
+                                  .momentum = hyper->momentum};
+        if (after) {
+            a.x = hzp_mat_cols(s->muon[1], (int32_t)done, (int32_t)some);
+            a.from = hzp_unit_piece(&unit->from, from, some);
+            a.to = hzp_unit_piece(&unit->to, from, some);
+            if (residual->base)
+                a.residual = hzp_unit_piece(residual, from, some);
+            a.keep = (float)(1 - (double)hyper->lr * hyper->decay);
+            a.step = (float)step;
+        } else {
+            a.x = a.grad = hzp_unit_piece(&unit->grad, from, some);
+            a.m = hzp_unit_piece(&unit->part[HZP_STATE_M], from, some);
+        }
+        hzp_plan_next(chain, HZP_OP_muon, &a);
+        if (!done)
+            piece = hzp_update_piece(s, HZP_OP_muon, &a, some);
+    }
+}
+
+static void add_cast(struct hzp_plan *chain, const struct hzp_train_space *s, struct hzp_mat x,
+                     struct hzp_mat y, double scale, const double *squares)
+{
+    struct hzp_cast_args a = {.x = x, .y = y, .squares = squares, .scale = (float)scale};
+    int32_t piece = (int32_t)hzp_update_piece(s, HZP_OP_cast, &a, (size_t)x.cols);
+    for (int32_t at = 0; at < x.cols; at += piece) {
+        int32_t n = HZP_MIN(piece, x.cols - at);
+        a.x = hzp_mat_cols(x, at, n);
+        a.y = hzp_mat_cols(y, at, n);
+        hzp_plan_next(chain, HZP_OP_cast, &a);
+    }
+}
+
+static struct hzp_mat shaped(struct hzp_mat row, int32_t rows, int32_t cols)
+{
+    return (struct hzp_mat){row.ptr, rows, cols, cols, row.type};
+}
+
+/* x, of rows * cols elements, becomes orthogonal, times c^(1/4), in s->muon[1]. */
+static void add_newton_schulz(struct hzp_plan *chain, const struct hzp_train_space *s,
+                              struct hzp_mat grad, int32_t rows, int32_t cols)
+{
+    uint64_t quantum = s->config.quantum_flops;
+    bool tall = rows > cols;
+    int32_t side = HZP_MIN(rows, cols), n = grad.cols;
+    struct hzp_mat gram = hzp_mat_cols(s->muon[2], 0, side * side);
+    struct hzp_mat poly = hzp_mat_cols(s->muon[3], 0, side * side);
+    struct hzp_mat a = shaped(gram, side, side), p = shaped(poly, side, side);
+    add_cast(chain, s, grad, hzp_mat_cols(s->muon[0], 0, n), pow(ns_c, 0.25), &s->result->step);
+    for (int i = 0; i < 5; i++) {
+        struct hzp_mat from = hzp_mat_cols(s->muon[i % 2], 0, n), x = shaped(from, rows, cols);
+        struct hzp_mat to = hzp_mat_cols(s->muon[1 - i % 2], 0, n), y = shaped(to, rows, cols);
+        hzp_plan_add_matmul(
+            chain, quantum,
+            &(struct hzp_matmul_args){.a = x, .b = x, .c = a, .trans_a = tall, .trans_b = !tall});
+        add_cast(chain, s, gram, poly, ns_b / sqrt(ns_c), NULL);
+        hzp_plan_add_matmul(chain, quantum,
+                            &(struct hzp_matmul_args){.a = a, .b = a, .c = p, .accumulate = 1});
+        add_cast(chain, s, from, to, ns_a, NULL);
+        hzp_plan_add_matmul(chain, quantum,
+                            &(struct hzp_matmul_args){
+                                .a = tall ? x : p, .b = tall ? p : x, .c = y, .accumulate = 1});
+    }
+}
+
+/* The matrices of a layer's unit, which begins with them.  Returns where the last one ends. */
+static size_t add_matrices(struct hzp_plan *chain, const struct hzp_layout *layout,
+                           const struct unit *unit, const struct hzp_update_hyper *hyper,
+                           struct hzp_train_space *s, int32_t u)
+{
+    const struct hzp_unit *in = &layout->unit[u];
+    size_t at = 0;
+    for (int32_t i = in->first; i < in->first + in->tensors; i++) {
+        const struct hzp_tensor *t = &layout->tensor[i];
+        int32_t rows[3], count = hzp_tensor_matrices(layout, t, rows);
+        if (t->offset >= in->decayed)
+            break;
+        add_adamw(chain, unit, hyper, s, at, t->offset, 0); /* the zeros between them */
+        at = t->offset;
+        for (int k = 0; k < count; k++) {
+            size_t n = (size_t)rows[k] * (size_t)t->cols;
+            double rate = 0.2 * sqrt(HZP_MAX(rows[k], t->cols)) * hyper->lr;
+            add_muon(chain, unit, hyper, s, at, n, false, 0);
+            HZP_PLAN_NEXT(chain, fill, .y = {&s->result->step, 1, 2, 2, HZP_F32});
+            add_squares_of(chain, s, &unit->grad, at, at + n, &s->result->step);
+            add_newton_schulz(chain, s, hzp_unit_piece(&unit->grad, at, n), rows[k], t->cols);
+            add_muon(chain, unit, hyper, s, at, n, true, rate / pow(ns_c, 0.25));
+            at += n;
+        }
+    }
+    return at;
 }
 
 /* The number of this rank's block that begins at element `at` of its part of unit u. */
@@ -196,6 +324,10 @@ void hzp_update_adamw(struct hzp_plan *chain, const struct hzp_model *model,
     struct unit unit = unit_of(model, v, draft, s, u);
     struct hzp_extent shard = state_of(s, u).part;
     size_t begin = shard.first, end = begin + shard.count;
+    if (hyper->momentum > 0 && model->layout->tensor[model->layout->unit[u].first].layer >= 0) {
+        HZP_ASSERT(s->config.muon && !unit.codes && end == unit.from.elements);
+        begin = add_matrices(chain, model->layout, &unit, hyper, s, u);
+    }
     size_t middle = unit.codes ? end : HZP_MIN(HZP_MAX(unit.from.decayed, begin), end);
     add_adamw(chain, &unit, hyper, s, begin, middle, hyper->decay);
     add_adamw(chain, &unit, hyper, s, middle, end, 0);
@@ -237,20 +369,6 @@ void hzp_update_head_norms(struct hzp_plan *chain, const struct hzp_model *model
             hzp_unit_piece(&grad, q->offset, k->offset + (size_t)k->cols - q->offset));
     }
     chain->layer = -1;
-}
-
-static void add_squares_of(struct hzp_plan *chain, const struct hzp_train_space *s,
-                           const struct hzp_unit_view *grad, size_t at, size_t end, double *sum)
-{
-    if (at == end)
-        return;
-    struct hzp_sumsq_args sized = {hzp_unit_piece(grad, at, HZP_MIN(piece_min, end - at)), sum};
-    size_t piece = s->config.shards.ordered
-                       ? HZP_BLOCK_ELEMENTS
-                       : hzp_update_piece(s, HZP_OP_sumsq, &sized, HZP_MIN(piece_min, end - at));
-    for (; at < end; at += piece)
-        HZP_PLAN_NEXT(chain, sumsq, .x = hzp_unit_piece(grad, at, HZP_MIN(piece, end - at)),
-                      .sum = sum);
 }
 
 /* Squares of what all ranks have are counted by rank 0. */

@@ -1,10 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* nanobatch/model/update.h - an optimizer step to ops: norm, AdamW (NAdam), audit, fp8 projections.
+/* nanobatch/model/update.h - an optimizer step to ops: norm, AdamW (NAdam, Muon), audit, fp8
+ * projections.
  *
  * The chain reads the summed gradients of the update's micro-batches and a version, and writes a
  * draft, the residuals and the moments.  Invariant: while the norm is not finite, the draft becomes
  * a copy of the version, and residuals and moments stay as they were (the adamw op sees to it), so
  * such an update can be discarded.
+ *
+ * With a momentum each matrix of a layer moves by Muon (Jordan et al. 2024): x, what the op muon
+ * makes of its gradient and first moment, is divided by its Frobenius norm and made orthogonal by
+ * five Newton-Schulz steps  x = a x + (b A + c A^2) x,  A = x x^T (or x^T x and from the right, if
+ * that is smaller),  in the type of the weights; then  p = p (1 - lr decay) - lr 0.2 sqrt(max(rows,
+ * cols)) x:  the root mean square that AdamW's steps have (Liu et al. 2025), so one rate and one
+ * decay serve both.  q, k and v, gate and up are matrices of their own.  Embedding, head, norms and
+ * biases move by AdamW.  Second moments of matrices stay as they are.  One rank, whole units; the
+ * gradients are overwritten.
  *
  * In the ordered mode sums of squares go by blocks of HZP_BLOCK_ELEMENTS, added in order.
  *
@@ -21,6 +31,7 @@ struct hzp_update_hyper {
     float grad_scale;     /* 1 / sum of the weights of the update's learned tokens */
     int32_t t;            /* optimizer step, from 1 */
     float part_m, part_g; /* NAdam's, as in struct hzp_adamw_args; 0: AdamW */
+    float momentum;       /* Muon's; 0: AdamW for all */
 };
 
 /* Norm over all units, AdamW from v into draft (which may be v), audit of the draft; and, where the

@@ -25,10 +25,10 @@ struct head {
     int64_t from;                                     /* GATHER; and part, unit, count */
     int32_t part, unit, count, halved;
     struct hzp_update_hyper hyper;
-    int32_t units, micros;
+    int32_t units, micros, softs;
     int64_t follow, optimizer_step;
     uint64_t version, checksum;
-    int32_t hows, path, softs, unused;
+    int32_t hows, path;
 };
 _Static_assert(sizeof(struct head) == HZP_WORK_HEAD, "the head has no padding");
 
@@ -164,13 +164,15 @@ static int check_head(const struct head *h, size_t bytes, int32_t rows_max,
 
 static int check_hyper(const struct hzp_update_hyper *h, struct hzp_err_text *reterr)
 {
-    const float number[] = {h->lr,   h->beta1,      h->beta2,  h->eps,   h->decay,
-                            h->clip, h->grad_scale, h->part_m, h->part_g};
+    const float number[] = {h->lr,   h->beta1,      h->beta2,  h->eps,    h->decay,
+                            h->clip, h->grad_scale, h->part_m, h->part_g, h->momentum};
     for (int32_t i = 0; i < HZP_COUNT(number); i++)
         if (!isfinite(number[i]))
             return bad(reterr, "a number of the update that is not finite", i);
     if (h->part_m < 0 || h->part_g < 0 || (h->part_g > 0) != (h->part_m > 0))
         return bad(reterr, "parts of NAdam that do not fit each other", h->t);
+    if (h->momentum != 0)
+        return bad(reterr, "a momentum of Muon, which has one rank", h->t);
     return h->t >= 1 ? HZP_OK : bad(reterr, "an optimizer step below 1", h->t);
 }
 

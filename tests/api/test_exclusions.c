@@ -159,6 +159,19 @@ static void test_drafts(void **state)
     allows(&s, 4);
 }
 
+static void test_muon(void **state)
+{
+    struct hzp_engine_settings s = plain();
+    s.training.optimizer = HZP_MUON;
+    s.training.moment_type = 1;
+    allows(&s, 1);
+    refuses(&s, 2, "--optimizer", "--optimizer muon cannot be used with --ranks: ");
+    s.training.moment_type = 2;
+    refuses(&s, 1, "--optimizer", "--optimizer muon cannot be used with --moments q8: ");
+    s.no_train = 1;
+    allows(&s, 1);
+}
+
 /* OPERATIONS.md has the rows of the table, one below the other, and no more. */
 static void test_document(void **state)
 {
@@ -190,6 +203,6 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_skip),     cmocka_unit_test(test_tensor),
         cmocka_unit_test(test_replicas), cmocka_unit_test(test_stages),
         cmocka_unit_test(test_mesh),     cmocka_unit_test(test_drafts),
-        cmocka_unit_test(test_document)};
+        cmocka_unit_test(test_muon),     cmocka_unit_test(test_document)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -157,6 +157,9 @@ static void options_have_parts(void **state)
     assert_true(options.engine.training.skip == 0.25 && options.engine.training.swap == 1);
     assert_int_equal(parse("train", "dir", "--adamw", "decay=0.1", NULL), HZP_OK);
     assert_true(options.engine.training.decay == 0.1 && options.engine.training.beta1 == 0.9);
+    assert_int_equal(parse("train", "dir", "--optimizer", "muon,momentum=0.9", NULL), HZP_OK);
+    assert_true(options.engine.training.optimizer == HZP_MUON);
+    assert_true(options.engine.training.momentum == 0.9);
     assert_int_equal(parse("train", "dir", "--shard", "z1=4,z2=2", NULL), HZP_OK);
     assert_int_equal(options.engine.training.z1, 4);
     assert_int_equal(options.engine.training.z2, 2);

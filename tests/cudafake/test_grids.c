@@ -34,6 +34,8 @@ static const char *const limited[] = {
     "adamw",
     "seq_loss",
     "adamw_q8",
+    "muon_before",
+    "muon_after",
 };
 
 /* Blocks for rows, tiles or parts; link_sum is on the link's stream, not on a lane's. */
@@ -195,6 +197,8 @@ static void issue_rows(const struct rig *g)
                   .grad_scale = 1,
                   .lr = 1,
                   .t = 1});
+    ISSUE(muon, {.x = x, .grad = x, .m = y, .sumsq = sum, .grad_scale = 1});
+    ISSUE(muon, {.x = y, .from = x, .to = x, .sumsq = sum, .grad_scale = 1});
     ISSUE(seq_loss, {.lp = mat(g, 0, 1, SEQS, HZP_F32),
                      .how = at(g, 1),
                      .first = ints,

@@ -261,6 +261,16 @@ static void test_training(void **state)
     a.to = a.from;
     assert_null(hzp_op_validate(HZP_OP_adamw, &a));
 
+    struct hzp_muon_args before = {
+        .x = mat(3, 3, 8), .grad = mat(3, 3, 8), .m = mat(4, 3, 8), .sumsq = &sum};
+    assert_null(hzp_op_validate(HZP_OP_muon, &before));
+    BROKEN(muon, before, momentum, 1, "momentum");
+    BROKEN(muon, before, x.type, HZP_BF16, "x is not F32");
+    struct hzp_muon_args after = {
+        .x = mat(3, 3, 8), .from = a.from, .to = a.to, .residual = a.residual, .sumsq = &sum};
+    assert_null(hzp_op_validate(HZP_OP_muon, &after));
+    BROKEN(muon, after, residual.ptr, NULL, "residual is not I16");
+
     uint64_t checksum;
     int64_t nonfinite;
     struct hzp_audit_args u = {bf16(0, 3, 8), &checksum, &nonfinite};

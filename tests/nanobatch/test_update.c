@@ -1,11 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* tests/nanobatch/test_update.c - the update's chain against its ops issued by hand, one unit at a
  * time, on a layout whose layers differ; with pieces and without. */
+#include "device/bf16.h"
 #include "nanobatch/model/train_space_state.h"
 #include "nanobatch/model/update.h"
 #include "nanobatch/run/exec.h"
 #include "tests/fixture/model.h"
 #include "tests/fixture/must.h"
+#include "tests/nanobatch/muon.h"
 #include "weights/fp8.h"
 
 #include <setjmp.h>
@@ -266,8 +268,128 @@ static void test_update(void **state)
     check(HZP_BF16, HZP_Q8, false, 1);
 }
 
+/* The formula of dev/muon.py. */
+static double number(size_t i, uint64_t salt)
+{
+    uint64_t n = 7919 * (uint64_t)i * i + (104729 * salt + 31) * (uint64_t)i;
+    return ((double)(n % 2003) - 1001) / 1001;
+}
+
+static void fill_layers(const struct hzp_units *units, uint64_t salt, uint64_t by, double scale)
+{
+    for (int32_t u = 1; u <= config.layers; u++) {
+        struct hzp_unit_view view = hzp_unit_view(units, u);
+        for (size_t i = 0; i < view.elements; i++) {
+            float x = (float)(number(i, salt + by * (uint64_t)(u - 1)) * scale);
+            if (view.type == HZP_F32)
+                ((float *)view.base)[i] = x;
+            else
+                ((uint16_t *)view.base)[i] = hzp_bf16_from_f32(x);
+        }
+    }
+}
+
+/* What element i is, from the version or, if a residual is given, exactly. */
+static double master(const struct hzp_units *units, const struct hzp_units *residual, int32_t u,
+                     size_t i)
+{
+    struct hzp_unit_view view = hzp_unit_view(units, u);
+    if (view.type == HZP_F32)
+        return (double)((float *)view.base)[i];
+    const int16_t *low = residual ? hzp_unit_view(residual, u).base : NULL;
+    return (double)hzp_master_join(((uint16_t *)view.base)[i], low ? low[i] : 0);
+}
+
+/* Every matrix of the layers has moved as PyTorch's has, but for this part. */
+static void compare_moved(const struct hzp_units *from, const struct hzp_units *to,
+                          const struct hzp_units *residual, double part)
+{
+    for (int32_t u = 1; u <= config.layers; u++) {
+        int32_t width = config.width, of = inner[u - 1];
+        const int32_t size[7] = {64 * width, 32 * width, 32 * width, 64 * width,
+                                 of * width, of * width, of * width};
+        size_t at = 0;
+        for (int k = 0; k < 7; k++) {
+            double sum[2] = {0, 0}, squares = 0;
+            const double *due = muon_moved[u - 1][k];
+            for (size_t end = at + (size_t)size[k]; at < end; at++) {
+                double d = master(to, residual, u, at) - master(from, NULL, u, at);
+                for (uint64_t j = 0; j < 2; j++)
+                    sum[j] += number(at, 500 + j) > 0 ? d : -d;
+                squares += d * d;
+            }
+            if (fabs(sqrt(squares) - due[2]) > part * due[2] ||
+                fabs(sum[0] - due[0]) > 4 * part * due[2] ||
+                fabs(sum[1] - due[1]) > 4 * part * due[2])
+                fail_msg("layer %d, matrix %d: moved by %.9g %.9g %.9g, not %.9g %.9g %.9g", u - 1,
+                         k, sum[0], sum[1], sqrt(squares), due[0], due[1], due[2]);
+        }
+    }
+}
+
+/* Two updates by Muon, the second in place; then one whose gradients are not finite. */
+static void check_muon(const char *device, enum hzp_dtype type, enum hzp_dtype moments,
+                       uint64_t quantum, double part)
+{
+    struct fixture_model f;
+    struct fixture_config open = {
+        .device = device,
+        .config = config,
+        .inner = inner,
+        .store = {.type = type, .slots = 2, .max_staleness = 1, .first_id = 1}};
+    struct hzp_train_space_config space_config = {.rows_max = 4,
+                                                  .head_rows = 4,
+                                                  .moment_type = moments,
+                                                  .quantum_flops = quantum,
+                                                  .muon = true};
+    struct hzp_train_space *space;
+    struct hzp_exec *exec;
+    struct hzp_plan plan;
+    struct hzp_exec_times times;
+    struct hzp_update_hyper h = hyper;
+    fixture_open(&f, &open);
+    FIXTURE_MUST(hzp_train_space_create(f.model, &space_config, &space));
+    FIXTURE_MUST(hzp_exec_create(f.dev, &exec));
+    struct hzp_version *draft = fixture_begin(&f);
+    fixture_units_random(f.dev, hzp_version_units(f.weights, draft), 20, 0.5f);
+    fill_layers(hzp_version_units(f.weights, draft), 900, 1, 0.125);
+    fixture_publish(&f, draft, 0);
+    struct hzp_version *v = draft;
+    draft = fixture_begin(&f);
+    const struct hzp_units *residual = hzp_train_space_residual(space);
+    h.momentum = 0.95f;
+    h.clip = 0;
+    hzp_plan_init(&plan);
+    for (h.t = 1; h.t <= 3; h.t++) {
+        fixture_units_random(f.dev, hzp_train_space_grads(space), 21, 1);
+        fill_layers(hzp_train_space_grads(space), (uint64_t)h.t, 10, 1);
+        if (h.t == 3)
+            *(float *)hzp_unit_view(hzp_train_space_grads(space), 2).base = NAN;
+        hzp_plan_clear(&plan);
+        hzp_update_build(&plan, f.model, h.t == 1 ? v : draft, draft, &h, space);
+        FIXTURE_MUST(hzp_plan_check(&plan, NULL));
+        FIXTURE_MUST(hzp_exec_run(exec, &plan, NULL, &times));
+        if (h.t > 1) /* the third has changed nothing */
+            compare_moved(hzp_version_units(f.weights, v), hzp_version_units(f.weights, draft),
+                          residual, part);
+        assert_int_equal(hzp_update_result(space)->nonfinite, 0);
+    }
+    hzp_plan_fini(&plan);
+    hzp_exec_destroy(exec);
+    hzp_train_space_destroy(space);
+    fixture_close(&f);
+}
+
+static void test_muon(void **state)
+{
+    check_muon("ref", HZP_F32, HZP_F32, 0, 1e-4);
+    check_muon("ref", HZP_F32, HZP_BF16, 1, 1e-2); /* the smallest pieces */
+    check_muon("cpu", HZP_F32, HZP_F32, 1, 1e-4);
+    check_muon("cpu", HZP_BF16, HZP_F32, 0, 5e-2);
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_update)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_update), cmocka_unit_test(test_muon)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -189,6 +189,11 @@ static void an_update_is_read(void **state)
     w.bytes = hzp_work_write(&sent, NULL, w.data);
     assert_int_equal(read_it(&w, &got), HZP_EFORMAT);
     assert_non_null(strstr(w.err.text, "not finite"));
+    sent.hyper.lr = 0;
+    sent.hyper.momentum = 0.95f;
+    w.bytes = hzp_work_write(&sent, NULL, w.data);
+    assert_int_equal(read_it(&w, &got), HZP_EFORMAT);
+    assert_non_null(strstr(w.err.text, "momentum of Muon"));
     close_world(&w);
 }
 
@@ -243,18 +248,18 @@ static void one_wrong_field_is_refused(void **state)
                  {HEAD + 6, 9, "next token"},
                  {HEAD + 7, VOCAB, "next token"},
                  {HEAD + 8, 0x7fc00000, "weight"},
-                 {32, 1, "losses"},
+                 {34, 1, "losses"},
                  {HEAD + 10, HZP_LOSS_ALL, "no kind"},
                  {HEAD + 10, -1, "no kind"},
                  {HEAD + 11, 0, "out of range"},
                  {HEAD + 12, 0x7fc00000, "out of range"},
                  {HEAD + 10 + HZP_ROW_LOSS_WORDS + 6, (int32_t)0xbf800000, "out of range"},
                  {HEAD + 10, HZP_LOSS_SOFT, "soft targets"},
-                 {34, 1, "soft targets"},
-                 {34, 2, "size"},
-                 {33, -1, "path"},
-                 {33, HZP_LAYERS_MAX + 1, "path"},
-                 {33, 1, "size"},
+                 {25, 1, "soft targets"},
+                 {25, 2, "size"},
+                 {35, -1, "path"},
+                 {35, HZP_LAYERS_MAX + 1, "path"},
+                 {35, 1, "size"},
                  {PATH, LAYERS, "other layers"},
                  {PATH + 1, 0, "other layers"}};
     struct world w;

@@ -300,20 +300,27 @@ static void build_scatter(struct oc_io *io, const struct oc_case *c)
     oc_what(io, "%d to %dx%d %s", c->p[0], c->p[1], c->p[2], oc_type_name(c->type));
 }
 
-/* rows, cols, to (a type), thirds of the scale (0: none), cap */
+/* rows, cols, to (a type), thirds of the scale (0: none), cap, squares: 0 none, 1 some, 2 zero */
 static void build_cast(struct oc_io *io, const struct oc_case *c)
 {
     static const float odd[] = {INFINITY,    -INFINITY,   NAN,    -0.0f,   3.4e38f,
                                 1.00390625f, 1.01171875f, 1e-45f, -1e-39f, 65504.0f};
-    struct hzp_cast_args a = {oc_mat(io, "x", c->p[0], c->p[1], c->type, OC_IN),
-                              oc_mat(io, "y", c->p[0], c->p[1], (enum hzp_dtype)c->p[2], OC_OUT),
-                              (float)c->p[3] / 3, (float)c->p[4]};
+    struct hzp_cast_args a = {
+        .x = oc_mat(io, "x", c->p[0], c->p[1], c->type, OC_IN),
+        .y = oc_mat(io, "y", c->p[0], c->p[1], (enum hzp_dtype)c->p[2], OC_OUT),
+        .scale = (float)c->p[3] / 3,
+        .cap = (float)c->p[4]};
+    if (c->p[5]) {
+        double *squares = oc_array(io, "squares", OC_F64, 1, OC_IN);
+        *squares = c->p[5] == 1 ? 0.3 : 0;
+        a.squares = squares;
+    }
     oc_fill(io, &a.x, a.cap > 0 ? 20 : 1, a.cap > 0 ? 10 : 1e30);
     for (int32_t i = 0; i < HZP_COUNT(odd) && c->p[0] > 0 && i < c->p[1]; i++)
         oc_put(&a.x, c->p[0] - 1, i, odd[i]);
     oc_args(io, &a, sizeof(a));
-    oc_what(io, "%dx%d %s>%s%s", c->p[0], c->p[1], oc_type_name(c->type), oc_type_name(a.y.type),
-            a.cap > 0 ? ", cap" : "");
+    oc_what(io, "%dx%d %s>%s%s%s", c->p[0], c->p[1], oc_type_name(c->type), oc_type_name(a.y.type),
+            a.cap > 0 ? ", cap" : "", a.squares ? ", squares" : "");
 }
 
 /* rows, cols, value */
@@ -748,5 +755,8 @@ const struct oc_case oc_cases_kinds[] = {
     CAST(HZP_F32, OC_GAPS, 7, 97, HZP_F32, 0, 30),
     CAST(HZP_F32, 0, 3, 1024, HZP_F32, 2, 5),
     CAST(HZP_BF16, 0, 3, 64, HZP_BF16, 0, 50),
+    CAST(HZP_F32, OC_GAPS, 7, 97, HZP_BF16, 0, 0, 1),
+    CAST(HZP_F32, 0, 3, 1024, HZP_F32, 2, 0, 1),
+    CAST(HZP_BF16, 0, 3, 64, HZP_F32, 0, 0, 2),
     {0},
 };

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tests/opcheck/cases_update.c - sumsq, adamw, audit. */
+/* tests/opcheck/cases_update.c - sumsq, adamw, muon, audit. */
 #include <math.h>
 
 #include "device/q8.h"
@@ -69,6 +69,46 @@ static void build_adamw(struct oc_io *io, const struct oc_case *c)
             c->p[5] == 3 ? " nadam"
             : c->p[5]    ? " bad norm"
                          : "");
+}
+
+/* rows, cols, BF16: 1 m, 2 x; after, clip, norm: 0 finite, 1 infinite, 2 NaN */
+static void build_muon(struct oc_io *io, const struct oc_case *c)
+{
+    int32_t rows = c->p[0], cols = c->p[1];
+    bool in_place = c->flags & OC_IN_PLACE, after = c->p[3];
+    struct hzp_muon_args a = {.grad_scale = 0.01f,
+                              .clip = (float)c->p[4],
+                              .momentum = 0.95f,
+                              .keep = 0.999f,
+                              .step = 1e-2f};
+    double *sumsq = oc_array(io, "sumsq", OC_F64, 1, OC_IN);
+    *sumsq = c->p[5] == 0 ? 4e5 : c->p[5] == 1 ? INFINITY : NAN;
+    a.sumsq = sumsq;
+    if (after) {
+        a.x = oc_mat(io, "x", rows, cols, c->p[2] & 2 ? HZP_BF16 : HZP_F32, OC_IN);
+        a.from = oc_mat(io, "from", rows, cols, c->type, in_place ? OC_INOUT : OC_IN);
+        int to = io->bufs - in_place;
+        a.to = in_place ? a.from : oc_mat(io, "to", rows, cols, c->type, OC_OUT);
+        if (c->type == HZP_BF16) {
+            a.residual = oc_mat(io, "residual", rows, cols, HZP_I16, OC_INOUT);
+            io->buf[to].low_half = io->bufs - 1;
+            for (int64_t i = 0; i < (int64_t)rows * cols; i++)
+                ((int16_t *)a.residual.ptr)[i / cols * a.residual.stride + i % cols] =
+                    (int16_t)(oc_below(io, 65536) - 32768);
+        }
+        oc_fill(io, &a.x, 1, 10);
+        oc_fill(io, &a.from, 1, 10);
+    } else {
+        a.grad = oc_mat(io, "grad", rows, cols, HZP_F32, in_place ? OC_INOUT : OC_IN);
+        a.x = in_place ? a.grad : oc_mat(io, "x", rows, cols, HZP_F32, OC_OUT);
+        a.m = oc_mat(io, "m", rows, cols, c->p[2] & 1 ? HZP_BF16 : HZP_F32, OC_INOUT);
+        oc_fill(io, &a.grad, 1, 300);
+        oc_fill(io, &a.m, 0.01, 10);
+    }
+    oc_args(io, &a, sizeof(a));
+    oc_what(io, "%dx%d %s %s clip %d%s%s", rows, cols, oc_type_name(c->type),
+            after ? "after" : "before", c->p[4], in_place ? " in place" : "",
+            c->p[5] ? " bad norm" : "");
 }
 
 /* elements, decayed, t, norm (as above).  Blocks of one size, of a wide range, of zeros. */
@@ -165,6 +205,13 @@ static void build_audit(struct oc_io *io, const struct oc_case *c)
             __VA_ARGS__                                                                            \
         }                                                                                          \
     }
+#define MUON(type, flags, ...)                                                                     \
+    {                                                                                              \
+        HZP_OP_muon, build_muon, type, flags,                                                      \
+        {                                                                                          \
+            __VA_ARGS__                                                                            \
+        }                                                                                          \
+    }
 #define CODES(type, flags, ...)                                                                    \
     {                                                                                              \
         HZP_OP_adamw, build_codes, type, flags,                                                    \
@@ -212,6 +259,22 @@ const struct oc_case oc_cases_update[] = {
     MIXED(6),
     MIXED(7),
     BOTH(ADAMW, OC_BENCH, 1, 4 << 20, 0, 1, 3, 0),
+
+    BOTH(MUON, 0, 1, 1, 0, 0, 1, 0),
+    BOTH(MUON, 0, 0, 8, 0, 1, 1, 0),
+    BOTH(MUON, OC_GAPS, 7, 97, 1, 0, 0, 0),
+    BOTH(MUON, OC_GAPS, 7, 97, 0, 1, 0, 0),
+    BOTH(MUON, OC_GAPS | OC_IN_PLACE, 7, 97, 2, 1, 1, 0),
+    BOTH(MUON, OC_IN_PLACE, 3, 1024, 0, 0, 1, 0),
+    BOTH(MUON, OC_IN_PLACE, 1, 40000, 1, 0, 1, 0),
+    BOTH(MUON, 0, 1, 40000, 2, 1, 1, 0),
+    BOTH(MUON, 0, 3, 64, 0, 1, 1, 0),
+    BOTH(MUON, 0, 3, 64, 1, 0, 1, 1),
+    BOTH(MUON, OC_GAPS, 3, 65, 0, 0, 0, 2),
+    BOTH(MUON, OC_GAPS, 3, 65, 0, 1, 0, 1),
+    BOTH(MUON, OC_IN_PLACE, 3, 64, 2, 1, 1, 2),
+    BOTH(MUON, OC_BENCH, 1, 4 << 20, 0, 0, 1, 0),
+    BOTH(MUON, OC_BENCH, 1, 4 << 20, 2, 1, 1, 0),
 
     BOTH(CODES, 0, 64, 0, 1, 0),
     BOTH(CODES, 0, 0, 0, 1, 0),

@@ -51,7 +51,7 @@ struct oc_bound oc_bound_of(const struct oc_io *io, enum hzp_op op, enum oc_elem
     struct hzp_cast_args cast = {0};
     if (op == HZP_OP_cast)
         memcpy(&cast, io->args, sizeof(cast));
-    if (cast.cap > 0)
+    if (cast.cap > 0 || cast.squares)
         return elem == OC_BF16 ? (struct oc_bound){2e-6, 0.008} : (struct oc_bound){1e-11, 1e-5};
     if ((op == HZP_OP_matmul || op == HZP_OP_project) && has(io, OC_E4M3))
         return elem == OC_BF16 ? (struct oc_bound){3e-6, 0.01} : (struct oc_bound){1e-6, 0.004};

@@ -87,6 +87,7 @@ static void check_resume(enum hzp_dtype type, enum hzp_dtype moments, bool prepa
     struct tiny_config config = offline(type, moments);
     config.prepares = prepares;
     config.recipe.optimizer = optimizer;
+    config.recipe.momentum = 0.95f;
     config.recipe.skip = skip;
     config.layers = skip > 0 ? 8 : 0;
     char note[HZP_TRAINER_NOTE_MAX + 1];
@@ -141,6 +142,9 @@ static void test_resume(void **state)
     check_resume(HZP_BF16, HZP_Q8, false, false);
     optimizer = HZP_NADAM; /* the product of its momenta is computed again */
     check_resume(HZP_F32, HZP_F32, false, false);
+    optimizer = HZP_MUON;
+    check_resume(HZP_F32, HZP_F32, false, false);
+    check_resume(HZP_BF16, HZP_BF16, false, false);
     optimizer = HZP_ADAMW;
     skip = 0.4f; /* the same layers as without the break */
     check_resume(HZP_F32, HZP_F32, false, false);
@@ -311,6 +315,31 @@ static void test_refusals(void **state)
     tiny_close(t);
 }
 
+/* A server takes over what AdamW has left, but AdamW not what Muon has. */
+static void test_muon(void **state)
+{
+    struct hzp_err_text text = {{0}, {0}};
+    struct tiny_config adamw = offline(HZP_F32, HZP_F32), muon = adamw;
+    int r;
+    muon.recipe.optimizer = HZP_MUON;
+    muon.recipe.momentum = 0.95f;
+    for (int i = 0; i < 2; i++) {
+        struct tiny *t = tiny_open(i ? &muon : &adamw);
+        tiny_publish(t);
+        tiny_push(t, 1, 40);
+        run_to(t, 3);
+        TINY_MUST(hzp_trainer_save(t->trainer, hzp_weights_current(t->weights), dir, NULL, &text));
+        struct tiny *other = resume(i ? &adamw : &muon, tiny_units(t), &r, NULL, &text);
+        assert_int_equal(r, i ? HZP_EINVAL : HZP_OK);
+        tiny_close(other);
+        tiny_close(t);
+    }
+    assert_non_null(strstr(text.text, "optimizer muon, now it is adamw"));
+    muon.recipe.moment_type = HZP_Q8;
+    assert_int_equal(hzp_recipe_check(&muon.recipe, &text), HZP_EINVAL);
+    assert_string_equal(text.param, "moments");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -318,6 +347,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_snapshot, make_dir, drop_dir),
         cmocka_unit_test_setup_teardown(test_damaged_rest, make_dir, drop_dir),
         cmocka_unit_test_setup_teardown(test_refusals, make_dir, drop_dir),
+        cmocka_unit_test_setup_teardown(test_muon, make_dir, drop_dir),
     };
     return cmocka_run_group_tests_name("trainer_state", tests, NULL, NULL);
 }

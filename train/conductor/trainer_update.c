@@ -151,6 +151,8 @@ static struct hzp_update_hyper hyper_of(struct hzp_trainer *t)
     if (recipe->optimizer == HZP_NADAM)
         hzp_recipe_nadam(recipe->beta1, hyper.t, &t->nadam_product, &t->nadam_done, &hyper.part_m,
                          &hyper.part_g);
+    if (recipe->optimizer == HZP_MUON)
+        hyper.momentum = recipe->momentum;
     return hyper;
 }
 

@@ -30,6 +30,7 @@ struct hzp_train_space_config hzp_learner_space_config(const struct hzp_recipe *
         .head_rows = HZP_MIN(HZP_MAX(head_rows, 16), recipe->micro_rows),
         .moment_type = recipe->moment_type,
         .quantum_flops = quantum_flops,
+        .muon = recipe->optimizer == HZP_MUON,
     };
 }
 

@@ -84,6 +84,7 @@ int hzp_recipe_check(const struct hzp_recipe *r, struct hzp_err_text *reterr)
         {"beta1", (double)r->beta1, 0, 0.9999999},
         {"beta2", (double)r->beta2, 0, 0.9999999},
         {"eps", (double)r->eps, 0, 1},
+        {"momentum", (double)r->momentum, r->optimizer == HZP_MUON ? 1e-3 : 0, 0.9999999},
         {"decay", (double)r->decay, 0, 10},
         {"clip", (double)r->clip, 0, 1e9},
         {"warmup", r->warmup_steps, 0, 1e9},
@@ -106,5 +107,7 @@ int hzp_recipe_check(const struct hzp_recipe *r, struct hzp_err_text *reterr)
                               "a cosine schedule needs its last step");
     if (r->moment_type != HZP_F32 && r->moment_type != HZP_BF16 && r->moment_type != HZP_Q8)
         return hzp_fail_param(reterr, HZP_EINVAL, "moments", "moments must be f32, bf16 or q8");
+    if (r->optimizer == HZP_MUON && r->moment_type == HZP_Q8)
+        return hzp_fail_param(reterr, HZP_EINVAL, "moments", "muon has moments in f32 or bf16");
     return HZP_OK;
 }

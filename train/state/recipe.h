@@ -10,7 +10,7 @@
 #include "nanobatch/model/train_space.h"
 
 enum hzp_lr_schedule { HZP_LR_CONSTANT, HZP_LR_COSINE };
-enum hzp_optimizer { HZP_ADAMW, HZP_NADAM };
+enum hzp_optimizer { HZP_ADAMW, HZP_NADAM, HZP_MUON };
 
 /* What an update divides the sum of its gradients by. */
 enum hzp_divide {
@@ -24,6 +24,7 @@ enum hzp_divide {
 struct hzp_recipe {
     float lr, beta1, beta2, eps, decay, clip;
     enum hzp_optimizer optimizer;
+    float momentum; /* Muon's, above 0 (nanobatch/model/update.h) */
     enum hzp_lr_schedule schedule;
     int32_t warmup_steps;
     int64_t total_steps; /* the cosine schedule reaches lr * lr_floor here */
