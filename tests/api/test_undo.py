@@ -528,13 +528,15 @@ def test_in_a_chat_by_name():
     """/undo LESSON and /undo VERSION are those of hzpserve undo; what they took back is not offered again."""
     with Server() as server:
         teach(server, TOM, " In Tarn.")
-        said = "Where does Zorin live?\n/teach Zorin lives in Tarn.\n/undo 1\n/undo original\n/undo\n/undo 1\n"
+        said = "/help\n/redo\nWhere does Zorin live?\n/teach Zorin lives in Tarn.\n/undo 1\n/undo original\n/undo\n/undo 1\n"
         done = subprocess.run([test_api.BINARY, "chat", server.url, "--temperature", "0", "--max-tokens", "20"],
                               text=True, capture_output=True, timeout=test_api.HANG, input=said)
         assert done.returncode == 0, done
         states = [lesson["state"] for lesson in lessons(server)["data"]]
         assert states == ["undone", "undone"] and "nothing was taught" in done.stdout, (states, done)
         assert "lesson 1 is undone already" in done.stdout + done.stderr, done
+        assert done.stdout.count("there is no /") == 1 and "there is no /redo\n/teach [ANSWER]" in done.stdout, done
+        assert done.stdout.count("serves, and what else was taught is learned again (") == 1, done
 
 
 def main():
