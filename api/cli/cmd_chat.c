@@ -347,9 +347,12 @@ static void undo(struct chat *chat, const char *word)
         return;
     if (lesson)
         printf("lesson %lld is taken back: ", (long long)lesson);
-    printf("version %lld serves (what was said here stays in this conversation: /clear begins "
+    printf("version %lld serves%s (what was said here stays in this conversation: /clear begins "
            "anew)\n",
-           (long long)json_integer_value(json_object_get(done, "weights_version")));
+           (long long)json_integer_value(json_object_get(done, "weights_version")),
+           json_is_array(json_object_get(done, "learned_again"))
+               ? ", and what else was taught is learned again"
+               : "");
     if (!strcmp(role_of(chat, 0), "assistant")) {
         json_auto_t *question = fresh(chat, true);
         show_answer(chat, "now:    ", question);
@@ -392,6 +395,7 @@ static bool command(struct chat *chat, const char *line, bool *ret_quit)
         return false;
     size_t n = strcspn(line, " ");
     const char *rest = line + n + strspn(line + n, " ");
+    bool known = n == 5 && !memcmp(line, "/help", n);
     if (n == 6 && !memcmp(line, "/teach", n))
         teach(chat, rest);
     else if (n == 5 && !memcmp(line, "/undo", n))
@@ -409,7 +413,8 @@ static bool command(struct chat *chat, const char *line, bool *ret_quit)
     else if ((n == 5 && !memcmp(line, "/quit", n)) || (n == 5 && !memcmp(line, "/exit", n)))
         *ret_quit = true;
     else
-        printf("/teach [ANSWER]   learn ANSWER (or the answer given) to the last question;\n"
+        printf("%s%.*s%s"
+               "/teach [ANSWER]   learn ANSWER (or the answer given) to the last question;\n"
                "                  shows what the model answers to it before and after\n"
                "/undo [WHAT]      take back what was taught last in this chat, or a lesson by its\n"
                "                  number; or a version serves again: a name, vNUMBER, original\n"
@@ -418,7 +423,8 @@ static bool command(struct chat *chat, const char *line, bool *ret_quit)
                "/system [TEXT]    begin anew with this system message\n"
                "/clear            begin anew\n"
                "/version          which version of the weights serves\n"
-               "/quit             end (also: end of input)\n");
+               "/quit             end (also: end of input)\n",
+               known ? "" : "there is no ", known ? 0 : (int)n, line, known ? "" : "\n");
     return true;
 }
 

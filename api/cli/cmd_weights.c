@@ -11,11 +11,12 @@
  *     weights drop VERSION              its trial ends: it serves none
  *     weights export VERSION DIRECTORY  a model directory on the server: STATE/export/DIRECTORY
  *
- *     lessons              the newest lessons and what became of them
+ *     lessons              the newest 2048 lessons and what became of them
  *     lessons LESSON       one of them, with its texts, as JSON
  *
  *     undo                 takes the newest back
  *     undo LESSON          that one, by its number
+ *     undo LESSON redo     it is taught once more, as a new lesson
  *     undo VERSION         a version serves again: a name, "original", or v and its number
  */
 #include "api/cli/commands.h"
@@ -30,7 +31,8 @@
 enum {
     PATIENCE_S = 3700,
     SHOWN = 20,
-    LOOKED_AT = 2048 /* versions: with all that each can have, within HZP_HTTP_BODY_MAX */
+    LOOKED_AT = 2048 /* lessons, or versions: with all that each can have, within
+                      * HZP_HTTP_BODY_MAX */
 };
 
 static long long number_of(const json_t *json, const char *name)
@@ -67,6 +69,17 @@ static int fetch(const struct hzp_options *options, const char *method, const ch
     return *ret ? 0 : 1;
 }
 
+static void show(const struct hzp_options *options, const json_t *json,
+                 void (*print)(const json_t *json))
+{
+    if (print && !options->json) {
+        print(json);
+    } else {
+        json_dumpf(json, stdout, JSON_INDENT(2) | JSON_REAL_PRECISION(9));
+        printf("\n");
+    }
+}
+
 /* Asks the server and prints its answer by print, NULL or --json: as JSON; takes over body, NULL:
  * none.  Returns the exit status. */
 static int ask(const struct hzp_options *options, const char *method, json_t *body,
@@ -82,15 +95,9 @@ static int ask(const struct hzp_options *options, const char *method, json_t *bo
     vsnprintf(route, sizeof(route), format, args);
     va_end(args);
     int r = fetch(options, method, route, body, &json);
-    if (r)
-        return r;
-    if (print && !options->json) {
-        print(json);
-    } else {
-        json_dumpf(json, stdout, JSON_INDENT(2) | JSON_REAL_PRECISION(9));
-        printf("\n");
-    }
-    return 0;
+    if (!r)
+        show(options, json, print);
+    return r;
 }
 
 /* ---- versions ---- */
@@ -218,7 +225,7 @@ static void print_lesson(const json_t *lesson)
     const char *session = json_string_value(json_object_get(lesson, "session"));
     const json_t *effect = json_object_get(lesson, "effect");
     char so[32] = "-", changed[32] = "-", loss[32] = "-";
-    if (effect)
+    if (json_is_object(effect))
         snprintf(so, sizeof(so), "%lld of %lld", number_of(effect, "answered_so"),
                  number_of(effect, "asked"));
     if (number_of(effect, "others"))
@@ -242,13 +249,41 @@ static void print_lessons(const json_t *json)
     printf("%7s  %-19s  %8s  %8s  %-9s  %-8s  %-9s  %-12s  %s\n", "lesson", "taught (UTC)", "first",
            "last", "state", "answered", "changed", "others' loss", "session");
     json_array_foreach(json_object_get(json, "data"), i, lesson) print_lesson(lesson);
+    if (json_is_true(json_object_get(json, "has_more")))
+        printf("older ones: GET /v1/lessons?before=N\n");
+}
+
+/* All pages as one list. */
+static int list_lessons(const struct hzp_options *options)
+{
+    json_auto_t *all = NULL;
+    char route[80] = "/v1/lessons?limit=100";
+    for (bool more = true; more;) {
+        json_auto_t *page = NULL;
+        int r = fetch(options, "GET", route, NULL, &page);
+        if (r)
+            return r;
+        json_t *data = json_object_get(page, "data");
+        size_t n = json_array_size(data);
+        if (all)
+            json_array_extend(json_object_get(all, "data"), data);
+        else
+            all = json_incref(page);
+        json_object_set(all, "has_more", json_object_get(page, "has_more"));
+        more = n && json_is_true(json_object_get(page, "has_more")) &&
+               json_array_size(json_object_get(all, "data")) < LOOKED_AT;
+        snprintf(route, sizeof(route), "/v1/lessons?limit=100&before=%lld",
+                 number_of(json_array_get(data, n ? n - 1 : 0), "id"));
+    }
+    show(options, all, print_lessons);
+    return 0;
 }
 
 int hzp_cmd_lessons(const struct hzp_options *options)
 {
     if (options->words)
         return ask(options, "GET", NULL, NULL, "/v1/lessons/%.100s", options->word[0]);
-    return ask(options, "GET", NULL, print_lessons, "/v1/lessons");
+    return list_lessons(options);
 }
 
 json_t *hzp_undo_body(const char *word)
@@ -261,26 +296,38 @@ json_t *hzp_undo_body(const char *word)
                   : json_pack("{s:s}", "version", word);
 }
 
+static void print_range(const json_t *range, const char *what)
+{
+    long long first = json_integer_value(json_array_get(range, 0));
+    long long last = json_integer_value(json_array_get(range, 1));
+    if (first && first == last)
+        printf("example %lld is %s\n", first, what);
+    else if (first)
+        printf("examples %lld to %lld are %s\n", first, last, what);
+}
+
 static void print_job(const json_t *job)
 {
     const json_t *skipped = json_object_get(job, "skipped");
     const json_t *again = json_object_get(job, "learned_again");
     long long made = number_of(job, "weights_version");
-    if (json_is_array(skipped))
-        printf("examples %lld to %lld are not learned any more\n",
-               (long long)json_integer_value(json_array_get(skipped, 0)),
-               (long long)json_integer_value(json_array_get(skipped, 1)));
+    print_range(skipped, "not learned any more");
     if (made)
         printf("version %lld serves, with the weights of version %lld\n", made,
                number_of(job, "version"));
-    if (json_is_array(again))
-        printf("examples %lld to %lld are learned again\n",
-               (long long)json_integer_value(json_array_get(again, 0)),
-               (long long)json_integer_value(json_array_get(again, 1)));
+    print_range(again, "learned again");
+    if (json_object_get(job, "taught_unix_ms"))
+        printf("taught once more, as lesson %lld\n", number_of(job, "id"));
 }
 
 int hzp_cmd_undo(const struct hzp_options *options)
 {
-    return ask(options, "POST", hzp_undo_body(options->words ? options->word[0] : NULL), print_job,
-               "/v1/undo?timeout=3600");
+    json_t *body = hzp_undo_body(options->words ? options->word[0] : NULL);
+    if (options->words > 1 && strcmp(options->word[1], "redo")) {
+        json_decref(body);
+        return hzp_command_usage("undo [LESSON|VERSION] [redo]");
+    }
+    if (options->words > 1)
+        json_object_set_new(body, "redo", json_true());
+    return ask(options, "POST", body, print_job, "/v1/undo?timeout=3600");
 }

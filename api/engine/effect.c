@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "api/engine/effect.h"
 
+#include "api/engine/question.h"
 #include "api/learn/examples.h"
 #include "api/learn/lessons.h"
 #include "base/arena.h"
@@ -16,8 +17,7 @@ enum {
     EFFECT_WAITING = 8, /* lessons */
     EFFECT_KEPT = 16,   /* what was found, for answers that wait for it */
     OWN_MAX = 8,        /* examples of a lesson that are measured */
-    OWN_TOKENS = 32,    /* an answer that was taught is compared so far */
-    OTHER_TOKENS = 16,  /* another one so far */
+    OWN_LOOKED = 256,   /* that are looked through for the others' prompts */
     TOGETHER = 4,       /* requests at a time */
     ROUNDS = 4,         /* in which what a swap interrupted is asked again */
     SHOWN = 3,          /* answers that changed, or were taught, in what is stored */
@@ -27,17 +27,8 @@ enum {
 };
 /* Members of what is found that hold texts. */
 static const char *const text_names[] = {"samples", "questions", "paraphrases"};
-static const uint64_t look_ns = 5000000u, credit_max_ns = 10000000000u, draft_min_ns = 50000000u;
-
-/* A prompt and its greedy answer. */
-struct question {
-    int64_t number; /* its example's; 0: it is from none that could be forgotten */
-    bool taught;    /* it is from a lesson */
-    int32_t count, *token;
-    int32_t tokens_max, answered; /* -1: it has no answer */
-    int32_t answer[OWN_TOKENS];
-    uint64_t version;
-};
+static const uint64_t prepare_ns = 500000000u, look_ns = 5000000u, credit_max_ns = 10000000000u,
+                      draft_min_ns = 50000000u;
 
 struct lesson {
     int64_t first, last;
@@ -59,7 +50,7 @@ struct hzp_effects {
     uint64_t publish_ns;           /* when it is published, whatever is not known; 0: it does not */
     struct hzp_sample_group group; /* the samples that `refused` is about */
     json_t *refused;               /* NULL: it was not refused */
-    struct question *other; /* [config.others], `others` of them, with answers of `version` */
+    struct hzp_question *other; /* [config.others], `others` of them, with answers of `version` */
     int32_t others;
     struct hzp_sample *held[HELD_MAX]; /* `helds` of them, borrowed */
     int32_t helds;
@@ -155,7 +146,7 @@ static bool whole(const struct hzp_request *rq)
     return state == HZP_REQUEST_STOPPED || state == HZP_REQUEST_LENGTH;
 }
 
-static void take_answer(struct question *q, struct hzp_request *rq)
+static void take_answer(struct hzp_question *q, struct hzp_request *rq)
 {
     int32_t n = atomic_load(&rq->out_count);
     if (!whole(rq) || n < 1 || n > q->tokens_max || rq->out[0].prompt_version != rq->out[0].version)
@@ -167,7 +158,7 @@ static void take_answer(struct question *q, struct hzp_request *rq)
 }
 
 /* Answers those that have none, as far as they can be. */
-static void ask_some(struct hzp_effects *e, struct question *q, int32_t count)
+static void ask_some(struct hzp_effects *e, struct hzp_question *q, int32_t count)
 {
     for (int32_t at = 0; at < count && !atomic_load(&e->closing);) {
         struct hzp_request *rq[TOGETHER];
@@ -187,7 +178,7 @@ static void ask_some(struct hzp_effects *e, struct question *q, int32_t count)
 }
 
 /* Answers all by one version, the newest that answered; those that it did not answer have none. */
-static uint64_t ask(struct hzp_effects *e, struct question *q, int32_t count)
+static uint64_t ask(struct hzp_effects *e, struct hzp_question *q, int32_t count)
 {
     uint64_t version = 0;
     for (int32_t i = 0; i < count; i++)
@@ -218,7 +209,7 @@ static double loss_of(struct hzp_effects *e, struct hzp_sample *const *sample, i
     for (int32_t i = 0; i < count && all; i++) {
         const struct hzp_sample *s = sample[i];
         int32_t tokens = hzp_sample_first(s); /* a pair asks for its chosen answer */
-        tokens = HZP_MIN(tokens, most);
+        tokens = HZP_MIN(HZP_MIN(tokens, most), e->config.context);
         struct hzp_request *rq = submit(e, s->token, tokens, 0);
         if (!rq)
             return NAN;
@@ -236,50 +227,22 @@ static double loss_of(struct hzp_effects *e, struct hzp_sample *const *sample, i
 
 /* ---- prompts ---- */
 
-static void clear(struct question *q)
-{
-    free(q->token);
-    *q = (struct question){.answered = -1};
-}
-
-/* The prompt of the last answer that the sample teaches; of a text that is learned from its
- * beginning on, the first half.  False: it has none. */
-static bool make_question(const struct hzp_sample *s, int32_t tokens_max, struct question *ret)
-{
-    int32_t begin, end;
-    hzp_lesson_answer(s, &begin, &end);
-    if (begin <= 1)
-        begin = end / 2;
-    if (begin < 1 || begin == end)
-        return false;
-    *ret = (struct question){.number = HZP_MAX(s->sequence_number, 0),
-                             .count = begin,
-                             .tokens_max = HZP_MIN(tokens_max, end - begin),
-                             .answered = -1};
-    if (tokens_max == OTHER_TOKENS)
-        ret->tokens_max = tokens_max;
-    ret->token = hzp_xcalloc((size_t)begin, sizeof(*ret->token));
-    memcpy(ret->token, s->token, (size_t)begin * sizeof(*ret->token));
-    return true;
-}
-
-static bool has(const struct hzp_effects *e, const struct question *q)
+static bool has(const struct hzp_effects *e, const struct hzp_question *q)
 {
     for (int32_t i = 0; i < e->others; i++)
-        if (e->other[i].count == q->count &&
-            !memcmp(e->other[i].token, q->token, (size_t)q->count * sizeof(*q->token)))
+        if (hzp_question_asks(&e->other[i], q->token, q->count))
             return true;
     return false;
 }
 
 static void add_other(struct hzp_effects *e, const struct hzp_sample *s, bool taught)
 {
-    struct question *q = &e->other[e->others];
-    if (e->others == e->config.others || !make_question(s, OTHER_TOKENS, q))
+    struct hzp_question *q = &e->other[e->others];
+    if (e->others == e->config.others || !hzp_question_make(s, HZP_OTHER_TOKENS, q))
         return;
     q->taught = taught;
     if (has(e, q))
-        clear(q);
+        hzp_question_clear(q);
     else
         e->others++;
 }
@@ -329,7 +292,7 @@ static void drop_forgotten(struct hzp_effects *e)
     int32_t kept = 0;
     for (int32_t i = 0; i < e->others; i++) {
         if (is_forgotten(e, e->other[i].number))
-            clear(&e->other[i]);
+            hzp_question_clear(&e->other[i]);
         else
             e->other[kept++] = e->other[i];
     }
@@ -351,12 +314,12 @@ static void refresh(struct hzp_effects *e)
 /* What was taught is asked when the next lesson is measured, in place of the oldest such. */
 static void keep_taught(struct hzp_effects *e, const struct hzp_sample *s)
 {
-    struct question q;
-    if (!make_question(s, OTHER_TOKENS, &q))
+    struct hzp_question q;
+    if (!hzp_question_make(s, HZP_OTHER_TOKENS, &q))
         return;
     q.taught = true;
     if (has(e, &q)) {
-        clear(&q);
+        hzp_question_clear(&q);
         return;
     }
     int32_t at = 0, taught = 0;
@@ -372,7 +335,7 @@ static void keep_taught(struct hzp_effects *e, const struct hzp_sample *s)
     }
     if (!taught) /* the last one of --replay */
         at = e->others - 1;
-    clear(&e->other[at]);
+    hzp_question_clear(&e->other[at]);
     memmove(&e->other[at], &e->other[at + 1], (size_t)(e->others - 1 - at) * sizeof(*e->other));
     e->other[e->others - 1] = q;
 }
@@ -407,6 +370,29 @@ static json_t *loss_json(double loss)
     return isfinite(loss) ? json_real(loss) : json_null();
 }
 
+/* Marks those of the others that the lesson, or the group on trial, teaches itself.  Returns how
+ * many are left. */
+static int32_t mark_own(struct hzp_effects *e, int64_t first, int64_t last)
+{
+    struct hzp_sample *sample[OWN_LOOKED];
+    int32_t n = hzp_state_samples(e->config.state, first, last, OWN_LOOKED, sample), left = 0;
+    drop_forgotten(e);
+    for (int32_t i = 0; i < e->others; i++)
+        e->other[i].own = false;
+    for (int32_t k = 0; k < n; k++) {
+        int32_t begin, end;
+        bool any = hzp_question_prompt(sample[k], &begin, &end);
+        for (int32_t i = 0; i < e->others && any; i++) {
+            struct hzp_question *q = &e->other[i];
+            q->own |= hzp_question_asks(q, sample[k]->token, begin);
+        }
+        hzp_sample_destroy(sample[k]);
+    }
+    for (int32_t i = 0; i < e->others; i++)
+        left += !e->other[i].own;
+    return left;
+}
+
 /* Asks the others again and compares, if what they had answered was by `from`.  judged 0: the new
  * answers are what the next lesson begins with; else they are of this version, which may be
  * dropped.  Returns how many were compared. */
@@ -416,14 +402,14 @@ static int32_t compare(struct hzp_effects *e, uint64_t from, uint64_t judged, js
     int32_t compared = 0, changed = 0;
     json_t *samples = json_array();
     drop_forgotten(e);
-    struct question *was = hzp_xcalloc((size_t)e->config.others, sizeof(*was));
+    struct hzp_question *was = hzp_xcalloc((size_t)e->config.others, sizeof(*was));
     memcpy(was, e->other, (size_t)e->others * sizeof(*was));
     uint64_t version = ask(e, e->other, e->others);
     double held_loss = loss_of(e, e->held, e->helds, HELD_TOKENS, version);
     known = known && (!judged || version == judged);
     for (int32_t i = 0; i < e->others && known; i++) {
-        const struct question *q = &e->other[i];
-        if (q->answered < 0 || was[i].answered < 0)
+        const struct hzp_question *q = &e->other[i];
+        if (q->answered < 0 || was[i].answered < 0 || q->own)
             continue;
         compared++;
         if (q->answered == was[i].answered &&
@@ -465,6 +451,7 @@ static bool try_trial(struct hzp_effects *e)
     json_t *json =
         json_pack("{s:I, s:I}", "from_version", (json_int_t)from, "to_version", (json_int_t)trial);
     e->group = hzp_sample_queue_group(hzp_state_queue(e->config.state));
+    int32_t others = mark_own(e, e->group.first, e->group.last);
     e->trying = true;
     int32_t compared = compare(e, from, trial, json);
     e->trying = false;
@@ -476,7 +463,7 @@ static bool try_trial(struct hzp_effects *e)
         json_decref(json);
     else
         e->refused = json;
-    if (!compared && e->others) /* the server is too busy, or the trial has ended */
+    if (!compared && others) /* the server is too busy, or the trial has ended */
         return false;
     snprintf(why, sizeof(why), "%d of %d other answers changed%s", changed, compared,
              passed ? "" : ", more than --max-effect allows");
@@ -490,12 +477,12 @@ static bool try_trial(struct hzp_effects *e)
 static void ask_taught(struct hzp_effects *e, struct hzp_sample *const *sample, int32_t count,
                        json_t *json)
 {
-    struct question q[OWN_MAX];
+    struct hzp_question q[OWN_MAX];
     const int32_t *want[OWN_MAX];
     int32_t n = 0, asked = 0, so = 0;
     json_t *questions = json_array();
     for (int32_t i = 0; i < count; i++)
-        if (make_question(sample[i], OWN_TOKENS, &q[n])) {
+        if (hzp_question_make(sample[i], HZP_OWN_TOKENS, &q[n])) {
             want[n] = sample[i]->token + q[n].count;
             n++;
         }
@@ -511,7 +498,7 @@ static void ask_taught(struct hzp_effects *e, struct hzp_sample *const *sample, 
                                             text_of(e, q[i].token, q[i].count), "taught",
                                             text_of(e, want[i], q[i].tokens_max), "answer",
                                             text_of(e, q[i].answer, q[i].answered), "so", same));
-        clear(&q[i]);
+        hzp_question_clear(&q[i]);
     }
     json_object_set_new(json, "asked", json_integer(asked));
     json_object_set_new(json, "answered_so", json_integer(so));
@@ -525,11 +512,11 @@ static void ask_paraphrases(struct hzp_effects *e, const struct lesson *lesson, 
     json_t *list = json_array();
     for (int32_t i = 0; i < lesson->asks_count; i++) {
         const struct hzp_sample *s = lesson->asks[i];
-        struct question q;
-        if (is_forgotten(e, s->sequence_number) || !make_question(s, OWN_TOKENS, &q))
+        struct hzp_question q;
+        if (is_forgotten(e, s->sequence_number) || !hzp_question_make(s, HZP_OWN_TOKENS, &q))
             continue;
         json_t *taught = text_of(e, s->token + q.count, q.tokens_max);
-        q.tokens_max = OWN_TOKENS;
+        q.tokens_max = HZP_OWN_TOKENS;
         ask(e, &q, 1);
         json_t *answer = text_of(e, q.answer, HZP_MAX(q.answered, 0));
         const char *want = json_string_value(taught), *got = json_string_value(answer);
@@ -542,7 +529,7 @@ static void ask_paraphrases(struct hzp_effects *e, const struct lesson *lesson, 
                                                   "so", same));
         json_decref(taught);
         json_decref(answer);
-        clear(&q);
+        hzp_question_clear(&q);
     }
     json_object_set_new(json, "paraphrased", json_integer(asked));
     json_object_set_new(json, "paraphrased_so", json_integer(so));
@@ -611,6 +598,7 @@ static void find(struct hzp_effects *e, const struct lesson *lesson, uint64_t tr
     e->tried = HZP_MAX(e->tried, trial);
     if (trial)
         e->publish_ns = begin + HZP_MAX((begin - lesson->at_ns) / 3, draft_min_ns);
+    mark_own(e, lesson->first, lesson->last);
     compare(e, lesson->version, 0, json);
     double after = loss_of(e, sample, n, INT32_MAX, 0);
     json_object_set_new(json, "loss_after", loss_json(after));
@@ -742,14 +730,14 @@ void hzp_effects_stop(struct hzp_effects *e)
     destroy(e);
 }
 
-void hzp_effects_prepare(struct hzp_effects *e, uint64_t wait_ns)
+void hzp_effects_prepare(struct hzp_effects *e)
 {
     if (!e || hzp_effects_pending(e, 0) || atomic_load(&e->version) == serving(e, NULL))
         return;
     if (atomic_exchange(&e->wanted, true))
         return; /* one thread waits at most */
     hzp_wake_poke(&e->wake);
-    uint64_t now = hzp_now_ns(), end = now + wait_ns;
+    uint64_t now = hzp_now_ns(), end = now + prepare_ns;
     for (; atomic_load(&e->wanted) && now < end; now = hzp_now_ns())
         hzp_wake_wait(&e->asked, end - now);
 }

@@ -41,6 +41,7 @@ struct hzp_effects_config {    /* all borrowed */
     struct hzp_loop *loop;
     struct hzp_weights *weights;
     const struct hzp_tokenizer *tok;
+    int32_t context; /* tokens that a request may have */
 };
 
 /* NULL: no thread is left. */
@@ -49,10 +50,10 @@ struct hzp_effects *hzp_effects_start(const struct hzp_effects_config *config);
  * effect. */
 void hzp_effects_stop(struct hzp_effects *e);
 
-/* A lesson is about to be accepted: waits at most wait_ns until the answers of the version that
- * serves are known, unless another lesson is being learned, or another thread waits.  NULL: no
- * effect. */
-void hzp_effects_prepare(struct hzp_effects *e, uint64_t wait_ns);
+/* A lesson is about to be accepted: waits for half a second at most until the answers of the
+ * version that serves are known, unless another lesson is being learned, or another thread waits.
+ * NULL: no effect. */
+void hzp_effects_prepare(struct hzp_effects *e);
 /* Examples first .. last were accepted together.  asks [count], array and samples, are taken over:
  * what they teach was taught by the example with their number, to other prompts, which are asked
  * when it is learned.  e NULL: no effect but that. */

@@ -360,7 +360,8 @@ static void start_effects(struct hzp_engine *e)
                                         .scheduler = e->parts.scheduler,
                                         .loop = e->parts.loop,
                                         .weights = e->parts.weights,
-                                        .tok = e->parts.tok};
+                                        .tok = e->parts.tok,
+                                        .context = e->parts.plan.positions};
     if (e->config.effects && e->state && config.others > 0)
         e->effects = hzp_effects_start(&config);
     if (bounds && !e->effects)

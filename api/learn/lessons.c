@@ -23,16 +23,20 @@ const char *hzp_lesson_state_name(enum hzp_lesson_state state)
 enum hzp_lesson_state hzp_lesson_state(struct hzp_state *s, const struct hzp_logged_lesson *lesson,
                                        int64_t learned_through)
 {
+    /* Going back skips also what was forgotten or rejected before: that comes first. */
     static const struct {
         enum hzp_mark_kind mark;
         enum hzp_lesson_state state;
-    } marks[] = {{HZP_MARK_SKIPPED, HZP_LESSON_UNDONE},
-                 {HZP_MARK_DELETED, HZP_LESSON_FORGOTTEN},
-                 {HZP_MARK_REJECTED, HZP_LESSON_REJECTED}};
-    int64_t none[1], count;
+        bool whole; /* all of the lesson has the mark */
+    } marks[] = {{HZP_MARK_DELETED, HZP_LESSON_FORGOTTEN, true},
+                 {HZP_MARK_REJECTED, HZP_LESSON_REJECTED, true},
+                 {HZP_MARK_SKIPPED, HZP_LESSON_UNDONE, false},
+                 {HZP_MARK_DELETED, HZP_LESSON_FORGOTTEN, false},
+                 {HZP_MARK_REJECTED, HZP_LESSON_REJECTED, false}};
+    int64_t none[1], count, all = lesson->last - lesson->first + 1;
     for (int i = 0; i < HZP_COUNT(marks); i++) {
         hzp_state_marked(s, marks[i].mark, lesson->first, lesson->last, none, 0, &count);
-        if (count)
+        if (count >= (marks[i].whole ? all : 1))
             return marks[i].state;
     }
     hzp_state_failed(s, lesson->first, lesson->last, none, 0, &count);

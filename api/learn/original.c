@@ -44,12 +44,19 @@ int hzp_state_load_original(struct hzp_state *s, const struct hzp_units *units, 
     bool copy = hzp_state_original_dir(s, dir);
     if (hzp_model_load(dir, s->model->dev, units, &sum, &why) >= 0 && sum == checksum)
         return HZP_OK;
+    sum = 0;
+    if (copy && hzp_model_load(s->model_dir, s->model->dev, units, &sum, NULL) >= 0 &&
+        sum == checksum) {
+        hzp_log(HZP_LOG_WARN, "state", "%s is damaged (%.160s): the model's directory is read", dir,
+                why.text);
+        return HZP_OK;
+    }
     return hzp_fail(reterr, HZP_ENOENT,
-                    "%s no longer holds the weights that this server was started with (%.160s)%s: "
-                    "put its files back, or go back to a version that hzpserve weights list shows "
-                    "on disk",
-                    copy ? "the copy in the state" : "the model's directory", why.text,
-                    copy ? "" : ", and the state has no copy");
+                    "%s the weights that this server was started with (%.160s)%s: put its files "
+                    "back, or go back to a version that hzpserve weights list shows on disk",
+                    copy ? "neither the copy in the state nor the model's directory holds"
+                         : "the model's directory no longer holds",
+                    why.text, copy ? "" : ", and the state has no copy");
 }
 
 /* Makes directory `half` of the model's files. */

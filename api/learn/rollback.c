@@ -364,9 +364,23 @@ static int from_disk(struct rollback *r)
     return fill_state(r, v);
 }
 
+/* Once the version serves, a checkpoint of it must be written: a full disk is found before. */
+static int find_room(const struct rollback *r)
+{
+    const struct hzp_state *s = r->s;
+    enum { LOG = 1 << 20 };
+    if (!s->dir)
+        return HZP_OK;
+    enum hzp_dtype moments = hzp_train_space_m(hzp_trainer_space(s->trainer))->type;
+    size_t bytes =
+        hzp_snapshot_bytes(s->config.layout, hzp_weights_type(s->model->weights), moments);
+    return hzp_state_has_room(s, bytes + LOG, r->reterr);
+}
+
 static int from_slot(struct rollback *r)
 {
     const struct hzp_version *v = r->draft;
+    HZP_TRY(find_room(r));
     HZP_TRY(publish(r));
     r->s->saved_step = r->s->tried_step = -1;
     HZP_TRY(fill_state(r, v));

@@ -85,10 +85,10 @@ static int check_log_is_there(const struct hzp_state *s, const char *log,
                               struct hzp_err_text *reterr)
 {
     uint64_t newest = hzp_checkpoint_newest(s->dir);
-    if (!newest || access(log, F_OK) == 0 || errno != ENOENT)
+    if (!newest || !hzp_sample_log_lost(log))
         return HZP_OK;
     return hzp_fail(reterr, HZP_EFORMAT,
-                    "%s: it is missing, but %s holds checkpoint-%" PRIu64
+                    "%s: it is missing or empty, but %s holds checkpoint-%" PRIu64
                     ": restore the file, let `hzpserve state repair` begin one from the newest "
                     "checkpoint, or name another directory with --state",
                     log, s->dir, newest);

@@ -11,6 +11,7 @@
 #include "train/history/trainer_suspend.h"
 #include "weights/model_dir.h"
 
+#include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
 #include <limits.h>
@@ -351,21 +352,28 @@ static void try_writing(struct hzp_state *s)
     keep_texts(s);
 }
 
+int hzp_state_has_room(const struct hzp_state *s, size_t bytes, struct hzp_err_text *reterr)
+{
+    char path[PATH_MAX];
+    snprintf(path, sizeof(path), "%s/.room", s->dir);
+    int fd = open(path, O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
+    bool room = fd >= 0 && (fallocate(fd, 0, 0, (off_t)bytes) == 0 || errno == EOPNOTSUPP);
+    int error = errno;
+    if (fd >= 0)
+        close(fd);
+    unlink(path);
+    return room ? HZP_OK
+                : hzp_fail(reterr, HZP_EIO, "%s: no room for %.1f MB: %s", s->dir,
+                           (double)bytes * 1e-6, strerror(error));
+}
+
+enum { ROOM = 1 << 20 };
+
 /* After examples could not be stored, tests whether they can be again: until then the server
  * refuses new examples, so no request would find out. */
 static void look_for_room(struct hzp_state *s)
 {
-    enum { ROOM = 1 << 20 };
-    char path[PATH_MAX];
-    if (!atomic_load(&s->accept_failed) || !s->dir)
-        return;
-    snprintf(path, sizeof(path), "%s/.room", s->dir);
-    int fd = open(path, O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
-    bool room = fd >= 0 && posix_fallocate(fd, 0, ROOM) == 0;
-    if (fd >= 0)
-        close(fd);
-    unlink(path);
-    if (room)
+    if (atomic_load(&s->accept_failed) && s->dir && hzp_state_has_room(s, ROOM, NULL) >= 0)
         atomic_store(&s->accept_failed, false);
 }
 

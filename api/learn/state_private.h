@@ -161,6 +161,9 @@ int hzp_state_count_accepted(struct hzp_state *s, int r, int64_t first, int64_t 
  * File thread. */
 void hzp_state_journal(struct hzp_state *s);
 
+/* HZP_EIO: the state's disk has no room for so many bytes now.  File thread. */
+int hzp_state_has_room(const struct hzp_state *s, size_t bytes, struct hzp_err_text *reterr);
+
 /* Writes checkpoint-ID of version v, which is held, and whose state the trainer has; does not
  * enter it in the log.  File thread. */
 int hzp_state_write_files(struct hzp_state *s, const struct hzp_version *v, char *ret_name,

@@ -196,9 +196,9 @@ static int run(struct tool *t, struct hzp_err_text *reterr)
 {
     char path[PATH_MAX];
     snprintf(path, sizeof(path), "%s/samples.db", t->dir);
-    if (access(path, F_OK) < 0 && errno == ENOENT) {
+    if (hzp_sample_log_lost(path)) {
         if (t->action != HZP_STATE_REPAIR || !hzp_checkpoint_newest(t->dir))
-            return hzp_fail(reterr, HZP_ENOENT, "%s: %s%s", path, strerror(ENOENT),
+            return hzp_fail(reterr, HZP_ENOENT, "%s: missing or empty%s", path,
                             hzp_checkpoint_newest(t->dir)
                                 ? "; `hzpserve state repair` begins one from the newest checkpoint"
                                 : "");

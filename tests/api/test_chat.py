@@ -572,8 +572,8 @@ def test_command(server):
                 extra={"ignore_eos": False}).choices[0].message.content
     out = done.stdout.splitlines()
     assert done.returncode == 0 and out[0] == said.removeprefix(" "), done
-    assert out[1:6] == ["version 1 serves, 0 updates behind", "the last answer is of version 1",
-                        "taken back", "there is nothing to take back",
+    assert out[1:7] == ["version 1 serves, 0 updates behind", "the last answer is of version 1",
+                        "taken back", "there is nothing to take back", "there is no /what",
                         "/teach [ANSWER]   learn ANSWER (or the answer given) to the last question;"]
     assert "ask something first, then /teach the answer" in out
     assert "maximum context length" in done.stderr and "not read" not in done.stdout

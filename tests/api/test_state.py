@@ -147,6 +147,15 @@ def test_lost_log(state):
         pass
     assert server.status == 1 and "samples.db" in server.log and "--state" in server.log, server.log
     assert all((state / f"checkpoint-{i}" / "model.safetensors").exists() for i in ids)
+    (state / "samples.db").touch()  # as a copy that failed leaves it: it is no log to begin anew
+    with Server(state) as server:
+        pass
+    assert server.status == 1 and "missing or empty" in server.log, server.log
+    assert not (state / "samples.db").stat().st_size
+    status, said = tool("repair", state)
+    assert status == 0 and "samples.db begun from" in said, said
+    with Server(state) as server:
+        assert server.call("/health")[0] == 200
 
 
 def test_repeated_body(state):

@@ -11,6 +11,7 @@ import contextlib
 import json
 import pathlib
 import re
+import resource
 import shutil
 import sqlite3
 import subprocess
@@ -183,7 +184,7 @@ def test_a_lesson_whose_part_is_forgotten():
 def test_what_a_lesson_changed():
     """It is measured with the versions before and after, kept with the lesson, and its texts go when an
     example is forgotten."""
-    with Server() as server:
+    with Server("--replay-ratio", "1.5,lessons=0") as server:  # so the second lesson changes what the first taught
         own = answer(server, ZOE)
         first = teach(server, TOM, " In Tarn.")["effect"]
         assert first["from_version"] == 1 and first["to_version"] > 1, first
@@ -193,7 +194,7 @@ def test_what_a_lesson_changed():
         assert question["so"] and question["answer"] == question["taught"] == " In Tarn.", first
         assert question["prompt"] == TOM, first
         # What was taught before is one of the other prompts of the next lesson.
-        second = teach(server, TOM, " In Oslo.")["effect"]
+        second = teach(server, "Where does Tim live?", " In Oslo.")["effect"]
         assert second["from_version"] == first["to_version"] and second["others"] >= 1, second
         changed = [one for one in second["samples"] if one["prompt"] == TOM]
         assert len(changed) == 1 and second["changed"] >= 1, second
@@ -266,7 +267,7 @@ def test_after_a_restart():
             taught = [row for row in rows if row[2] == "2" and "disk" not in row]
             assert len(taught) == 2 and taught[0][3] == "2", listed.stdout  # learned, and again after the undo
             done = subprocess.run([test_api.BINARY, "undo", *url], capture_output=True, text=True, check=True)
-            assert "examples 2 to 2 are not learned any more" in done.stdout, done
+            assert "example 2 is not learned any more" in done.stdout, done
             assert answer(server, TOM) == before
             # A URL is that of --url, for every command that asks a server; status needs no http:// either.
             for words in (["status"], ["lessons"], ["weights", "list"], ["status", "--url"]):
@@ -345,6 +346,122 @@ def test_original_outlives_its_directory():
             assert answer(server, TOM) == before
 
 
+def test_a_correction_is_no_other_prompt():
+    """What a lesson teaches anew is not among the other prompts whose answers it changed, and does not count for
+    --max-effect."""
+    with Server("--effect", "1") as server:
+        teach(server, TOM, " In Tarn.")
+        effect = teach(server, TOM, " In Oslo.")["effect"]
+        assert effect["others"] == 0 and effect["changed"] is None and not effect["samples"], effect
+        assert effect["answered_so"] == 1, effect
+    with Server("--effect", "1", "--max-effect", "0", "--passes", "8", "--replay-ratio", "6") as server:
+        teach(server, TOM, " In Tarn.")
+        teach(server, TOM, " In Oslo.")
+        assert text(server, TOM) == "In Oslo."
+
+
+def test_forgotten_for_good():
+    """A lesson that was forgotten stays so when an older version serves again, and none of its texts is in a file of
+    the state, also while the server runs."""
+    with tempfile.TemporaryDirectory(prefix="hzpserve-test-") as folder:
+        state = pathlib.Path(folder)
+        with Server(state=folder) as server:
+            got = teach(server, "What does Ybbqx hide?", " Ybbqx hides gold.")
+            assert "Ybbqx" in got["effect"]["questions"][0]["prompt"], got
+            teach(server, TOM, " In Tarn.")
+            assert any(b"Ybbqx" in file.read_bytes() for file in state.glob("samples.db*"))
+            got = server.post("/v1/fine_tuning/examples/1", {}, method="DELETE")
+            assert got[0] == 200, got
+            assert not any(b"Ybbqx" in file.read_bytes() for file in state.glob("samples.db*"))
+            undo(server, {"version": "original"})
+            assert states(server) == {1: "forgotten", 2: "undone"}
+        with Server(state=folder) as server:
+            assert states(server) == {1: "forgotten", 2: "undone"}
+
+
+def test_no_room():
+    """Where the disk has no room for what going back writes, nothing changes, and it works when there is room."""
+    with Server("--effect", "0") as server:
+        before = answer(server, TOM)
+        teach(server, TOM, " In Tarn.")
+        test_api.until(lambda: (pathlib.Path(server.state.name) / "original").exists())
+        teach(server, ZOE, " In Oslo.")
+        taught = [answer(server, TOM), answer(server, ZOE)]
+        free = (resource.RLIM_INFINITY, resource.RLIM_INFINITY)
+        resource.prlimit(server.process.pid, resource.RLIMIT_FSIZE, (2 << 20, resource.RLIM_INFINITY))
+        for body in ({}, {"lesson": 1}, {"version": "original"}):
+            got = undo(server, body, 500)
+            assert "no room for" in got["error"]["message"] and got["error"]["code"] == "job_failed", got
+        assert [answer(server, TOM), answer(server, ZOE)] == taught
+        assert states(server) == {1: "learned", 2: "learned"}
+        assert json.loads(server.get("/health"))["status"] == "ok"
+        resource.prlimit(server.process.pid, resource.RLIMIT_FSIZE, free)
+        undo(server)
+        assert states(server) == {1: "learned", 2: "undone"}
+        undo(server)
+        assert answer(server, TOM) == before
+
+
+def test_original_by_its_directory():
+    """Where the copy in the state is damaged, the model's directory is read."""
+    with tempfile.TemporaryDirectory(prefix="hzpserve-test-") as folder:
+        copy = pathlib.Path(folder) / "original" / "model.safetensors"
+        with Server("--effect", "0", state=folder) as server:
+            before = answer(server, TOM)
+            teach(server, TOM, " In Tarn.")
+            test_api.until(copy.exists)
+            flip(copy)
+            undo(server)
+            assert answer(server, TOM) == before
+
+
+def test_effect_is_always_shown():
+    """Of an example as long as examples may be, and of a correction by feedback."""
+    with Server("--queue", "65536,receipts=1M") as server:
+        got = server.post(EXAMPLES + "?wait=served&timeout=120", {"tokens": [7] * 513})
+        assert got[0] == 200 and got[2]["effect"]["loss_after"] < got[2]["effect"]["loss_before"], got
+    with Server("--queue", "65536,receipts=1M") as server:
+        told = server.complete(prompt=TOM, max_tokens=8, ignore_eos=False)
+        got = server.post("/v1/feedback", {"id": told.id, "correction": " In Tarn."})
+        assert got[0] == 200, got
+        test_api.until(lambda: lessons(server)["data"][0]["effect"])
+        assert lessons(server)["data"][0]["effect"]["others"] == 16, lessons(server)
+
+
+def test_redo():
+    """A lesson that was taken back is taught once more on the command line, and what that changed is shown."""
+    with Server() as server:
+        def command(*words):
+            return subprocess.run([test_api.BINARY, "undo", *words, "--url", server.url], capture_output=True, text=True,
+                                  timeout=HANG)
+        teach(server, TOM, " In Tarn.")
+        done = command()
+        assert done.returncode == 0 and "example 1 is not learned any more" in done.stdout, done
+        done = command("1")
+        assert done.returncode == 1 and "hzpserve undo N redo" in done.stderr, done
+        done = command("1", "redo")
+        assert done.returncode == 0 and done.stdout == "taught once more, as lesson 2\n", done
+        test_api.until(lambda: lessons(server)["data"][0]["effect"])
+        effect = lessons(server)["data"][0]["effect"]
+        assert effect["others"] >= 15 and effect["answered_so"] == 1, effect
+        assert text(server, TOM) == "In Tarn."
+        assert command("1", "again").returncode == 2 and command("redo", "redo").returncode == 1
+
+
+def test_all_lessons_are_printed():
+    with Server("--effect", "0", "--passes", "1") as server:
+        for i in range(103):
+            assert server.post(EXAMPLES, {"prompt": f"Where does P{i} live?", "completion": " In Oslo."})[0] == 202
+        command = [test_api.BINARY, "lessons", "--url", server.url]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=HANG)
+        rows = [line.split() for line in done.stdout.splitlines()[1:]]
+        assert [int(row[0]) for row in rows] == list(range(103, 0, -1)), done
+        assert not any("of" in row for row in rows), rows  # there is no effect to show
+        done = subprocess.run(command + ["--json"], capture_output=True, text=True, timeout=HANG)
+        listed = json.loads(done.stdout)
+        assert len(listed["data"]) == 103 and not listed["has_more"], done
+
+
 def test_original_on_demand():
     """Where the bytes of --keep have no room for a copy, a name makes one; without one the error says what to do."""
     with own_model() as folder:
@@ -411,13 +528,15 @@ def test_in_a_chat_by_name():
     """/undo LESSON and /undo VERSION are those of hzpserve undo; what they took back is not offered again."""
     with Server() as server:
         teach(server, TOM, " In Tarn.")
-        said = "Where does Zorin live?\n/teach Zorin lives in Tarn.\n/undo 1\n/undo original\n/undo\n/undo 1\n"
+        said = "/help\n/redo\nWhere does Zorin live?\n/teach Zorin lives in Tarn.\n/undo 1\n/undo original\n/undo\n/undo 1\n"
         done = subprocess.run([test_api.BINARY, "chat", server.url, "--temperature", "0", "--max-tokens", "20"],
                               text=True, capture_output=True, timeout=test_api.HANG, input=said)
         assert done.returncode == 0, done
         states = [lesson["state"] for lesson in lessons(server)["data"]]
         assert states == ["undone", "undone"] and "nothing was taught" in done.stdout, (states, done)
         assert "lesson 1 is undone already" in done.stdout + done.stderr, done
+        assert done.stdout.count("there is no /") == 1 and "there is no /redo\n/teach [ANSWER]" in done.stdout, done
+        assert done.stdout.count("serves, and what else was taught is learned again (") == 1, done
 
 
 def main():

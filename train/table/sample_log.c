@@ -4,12 +4,14 @@
 #include "base/arena.h"
 #include "base/hash.h"
 
+#include <errno.h>
 #include <limits.h>
 #include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 enum {
     APPLICATION_ID = 0x485a5053, /* "HZPS": the application id that SQLite stores in the file */
@@ -397,13 +399,21 @@ int hzp_sample_log_open_database(struct hzp_sample_log *log, const char *file,
     if (application != APPLICATION_ID && (tables || !fingerprint))
         return hzp_fail(reterr, HZP_EFORMAT, "%s: not a sample log", log->path);
     log->no_tables = !tables;
-    HZP_TRY(hzp_sample_log_exec(log, "PRAGMA journal_mode=WAL; PRAGMA synchronous=FULL", "opening",
-                                reterr));
+    HZP_TRY(hzp_sample_log_exec(log,
+                                "PRAGMA journal_mode=WAL; PRAGMA synchronous=FULL;"
+                                " PRAGMA secure_delete=ON",
+                                "opening", reterr));
     if (!tables)
         HZP_TRY(make_tables(log, 0, fingerprint, reterr));
     HZP_TRY(check_contents(log, fingerprint, reterr));
     sqlite3_stmt *reads; /* nearly all tables */
     return prepare(log, sql_read, &reads, reterr);
+}
+
+bool hzp_sample_log_lost(const char *path)
+{
+    struct stat st;
+    return stat(path, &st) < 0 ? errno == ENOENT : !st.st_size;
 }
 
 int hzp_sample_log_open(const char *path, const char *fingerprint, struct hzp_sample_log **ret,

@@ -55,6 +55,8 @@ static inline int32_t hzp_sample_first(const struct hzp_sample *sample)
 
 struct hzp_sample_log;
 
+/* The file is not there, or empty, as a copy that failed leaves it: opening it would begin one. */
+bool hzp_sample_log_lost(const char *path);
 /* Opens or creates the file. fingerprint: of model configuration and vocabulary; the log of another
  * model is refused (HZP_EINVAL), naming the file.  NULL: the log of any model, which must exist. */
 int hzp_sample_log_open(const char *path, const char *fingerprint, struct hzp_sample_log **ret,

@@ -97,13 +97,24 @@ static int erase(struct hzp_sample_log *log, int64_t number, uint64_t version,
         what, reterr, "i", number);
 }
 
+/* The write-ahead log still has the tokens and texts of before, until it is emptied.  A full disk
+ * does not keep a sample from being deleted: they go when the log is closed, or written over. */
+static void empty_journal(struct hzp_sample_log *log)
+{
+    HZP_LOCKED(&log->lock);
+    hzp_sample_log_exec(log, "PRAGMA wal_checkpoint(TRUNCATE)", what, NULL);
+}
+
 int hzp_sample_log_delete(struct hzp_sample_log *log, int64_t number, uint64_t version,
                           struct hzp_err_text *reterr)
 {
     int r = hzp_sample_log_begin(log, "deleting a sample", reterr);
     if (r >= 0)
         r = erase(log, number, version, reterr);
-    return hzp_sample_log_end(log, r, what, reterr);
+    r = hzp_sample_log_end(log, r, what, reterr);
+    if (r >= 0)
+        empty_journal(log);
+    return r;
 }
 
 /* Marks of samples that were skipped later than version `of`, which knows nothing of that. */
@@ -198,7 +209,10 @@ int hzp_sample_log_activate(struct hzp_sample_log *log, const struct hzp_activat
     int r = hzp_sample_log_begin(log, "activating a version", reterr);
     if (r >= 0)
         r = activate(log, a, reterr);
-    return hzp_sample_log_end(log, r, what, reterr);
+    r = hzp_sample_log_end(log, r, what, reterr);
+    if (r >= 0 && a->forget)
+        empty_journal(log);
+    return r;
 }
 
 /* Whether the row's version learned from one of the samples; where it learned from more ranges than

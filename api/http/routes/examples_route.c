@@ -17,7 +17,7 @@
 
 /* How long wait=served waits for what the lesson changed; how long a lesson waits to be accepted
  * for the answers that it is compared with, where they are not known yet. */
-static const uint64_t effect_wait_ns = 2000000000u, effect_prepare_ns = 500000000u;
+static const uint64_t effect_wait_ns = 2000000000u;
 enum { KEY_BYTES_MAX = 255, FAILED_SHOWN = 1000 };
 
 /* A request that waits for its examples to be served. */
@@ -205,7 +205,7 @@ static enum MHD_Result accept_read(struct hzp_exchange *x, bool *ret_parked)
         return hzp_reply_fail(x, HZP_EINVAL, &err);
     if (!read_key(x, &key, &answered))
         return answered;
-    hzp_effects_prepare(engine->effects, effect_prepare_ns);
+    hzp_effects_prepare(engine->effects);
     int r = hzp_state_accept_read(engine->state, x->later, key, session, &first, &last, &err);
     int32_t count;
     struct hzp_sample **asks = hzp_example_reader_take_asks(x->later, &count);

@@ -112,6 +112,7 @@ static int teach(struct hzp_exchange *x, json_t *answer, struct hzp_err_text *re
     if (r < 0)
         hzp_examples_free(one, 1);
     HZP_TRY(r);
+    hzp_effects_prepare(engine->effects);
     HZP_TRY(hzp_state_accept_samples(engine->state, one, 1, &(struct hzp_body_key){.key = NULL},
                                      &first, &last, reterr));
     hzp_feedback_taught(x->server->feedback, json_object_get(x->asked, "id"), first);

@@ -204,9 +204,13 @@ static enum MHD_Result teach_again(struct hzp_exchange *x, const struct hzp_logg
         return hzp_reply_error(x, MHD_HTTP_CONFLICT, "lesson", NULL,
                                "lesson %" PRId64 " was not taken back: there is nothing to redo",
                                lesson->id);
+    struct hzp_engine *engine = x->server->engine;
+    hzp_effects_prepare(engine->effects);
     int r = hzp_state_teach_again(s, lesson, &again.first, &again.last, &err);
     if (r < 0)
         return hzp_reply_fail(x, r, &err);
+    hzp_effects_note(engine->effects, again.first, again.last, NULL, 0);
+    hzp_loop_poke(engine->parts.loop);
     hzp_route_audit(x, "redo",
                     json_pack("{s:I, s:I, s:I}", "lesson", (json_int_t)lesson->id, "first",
                               (json_int_t)again.first, "last", (json_int_t)again.last));
@@ -220,11 +224,13 @@ static enum MHD_Result take_back(struct hzp_exchange *x, const struct hzp_logged
     struct hzp_state *s = x->server->engine->state;
     enum hzp_lesson_state status = hzp_lesson_state(s, lesson, INT64_MAX);
     if (!hzp_lesson_counts(s, lesson))
-        return hzp_reply_error(
-            x, MHD_HTTP_CONFLICT, "lesson", NULL, "lesson %" PRId64 " is %s already%s", lesson->id,
-            hzp_lesson_state_name(status),
-            status == HZP_LESSON_UNDONE ? ": {\"lesson\": N, \"redo\": true} teaches it again"
-                                        : "");
+        return hzp_reply_error(x, MHD_HTTP_CONFLICT, "lesson", NULL,
+                               "lesson %" PRId64 " is %s already%s", lesson->id,
+                               hzp_lesson_state_name(status),
+                               status == HZP_LESSON_UNDONE
+                                   ? ": {\"lesson\": N, \"redo\": true}, or hzpserve undo N redo, "
+                                     "teaches it again"
+                                   : "");
     struct hzp_version_job job = {
         .kind = HZP_JOB_UNDO, .example = lesson->first, .example_last = lesson->last};
     return hzp_job_run(x, &job, "undo", json_pack("{s:I}", "lesson", (json_int_t)lesson->id));
