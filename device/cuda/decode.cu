@@ -362,6 +362,13 @@ static __device__ __forceinline__ float merge(const float *part, int count, int6
     return sum;
 }
 
+/* The weight of a head's sink beside scores whose maximum is top. */
+static __device__ __forceinline__ float sink_mass(const struct hzp_attn_paged_args &a, int head,
+                                                  float top)
+{
+    return a.sink.ptr ? exp_2(sink_of(a.sink, head) * 1.44269504f - top) : 0;
+}
+
 /* True in the last block to finish among the pieces of its sequence and kv head. */
 static __device__ bool ends_last(int32_t *counter, int pieces)
 {
@@ -495,7 +502,7 @@ static __device__ __forceinline__ void attend(const struct decode_args &d, struc
         int r = i / D, j = i % D;
         float top, mass, sum = merge(&sums[0][r][0], WARPS, apart, D, j, &top, &mass);
         if (pieces == 1) {
-            store(out + i, sum / mass);
+            store(out + i, sum / (mass + sink_mass(a, head0 + r, top)));
             continue;
         }
         float *to = part + item.piece * apart + r * (D + 2);
@@ -509,7 +516,7 @@ static __device__ __forceinline__ void attend(const struct decode_args &d, struc
         return;
     for (int i = threadIdx.x; i < rows * D; i += WARPS * 32) {
         float top, mass, sum = merge(part + i / D * (D + 2), pieces, apart, D, i % D, &top, &mass);
-        store(out + i, sum / mass);
+        store(out + i, sum / (mass + sink_mass(a, head0 + i / D, top)));
     }
 }
 
@@ -584,7 +591,7 @@ extern "C" int hzp_cuda_attn_decode(struct hzp_lane *lane, const void *args)
         return hzp_cuda_attn_paged_plain(lane, a);
     }
     const char *slow = NULL;
-    bool bulk = !a->window; /* the copy engine's kernel knows no windows */
+    bool bulk = !a->window && !a->sink.ptr; /* the copy engine's kernel knows neither */
     if (bulk && hzp_cuda_decode_bulk_fits(lane, a)) {
         int r = hzp_cuda_decode_bulk(lane, a);
         if (r != HZP_EUNSUP)
