@@ -82,14 +82,17 @@ template <int D, bool CODES> static __device__ __forceinline__ int value_element
     return CODES && D == 128 ? n * 16 + w * 8 : w * 64 + n * 8;
 }
 
+/* sink: the heads' sinks, which the warp then counts as keys that it has seen, with values of 0, in
+ * quarters of four lanes; NULL: none. */
 template <int D, bool TALL, bool CODES>
-static __device__ __forceinline__ void state_begin(state<D, TALL> &s, const uint16_t *q, int rows)
+static __device__ __forceinline__ void state_begin(state<D, TALL> &s, const uint16_t *q, int rows,
+                                                   const uint16_t *sink)
 {
     int g = threadIdx.x % 32 / 4, l = threadIdx.x % 4;
 #pragma unroll
     for (int i = 0; i < (TALL ? 2 : 1); i++) {
-        s.top[i] = -INFINITY;
-        s.mass[i] = 0;
+        s.top[i] = sink && g + 8 * i < rows ? load(sink + g + 8 * i) * 1.44269504f : -INFINITY;
+        s.mass[i] = sink ? 0.25f : 0;
 #pragma unroll
         for (int b = 0; b < D / 32; b++) {
             const uint16_t *from = q + (g + 8 * i) * D + key_element<CODES>(b, l);
@@ -362,13 +365,6 @@ static __device__ __forceinline__ float merge(const float *part, int count, int6
     return sum;
 }
 
-/* The weight of a head's sink beside scores whose maximum is top. */
-static __device__ __forceinline__ float sink_mass(const struct hzp_attn_paged_args &a, int head,
-                                                  float top)
-{
-    return a.sink.ptr ? exp_2(sink_of(a.sink, head) * 1.44269504f - top) : 0;
-}
-
 /* True in the last block to finish among the pieces of its sequence and kv head. */
 static __device__ bool ends_last(int32_t *counter, int pieces)
 {
@@ -471,7 +467,9 @@ static __device__ __forceinline__ void attend(const struct decode_args &d, struc
     using E = typename element<CODES>::type;
 
     state<D, TALL> s;
-    state_begin<D, TALL, CODES>(s, row_of<uint16_t>(a.qkv, row) + head0 * D, rows);
+    const uint16_t *sink = (const uint16_t *)a.sink.ptr;
+    sink = sink && item.piece == 0 && warp == 0 ? sink + head0 : nullptr;
+    state_begin<D, TALL, CODES>(s, row_of<uint16_t>(a.qkv, row) + head0 * D, rows, sink);
     for (int t0 = begin + warp * STEP; t0 < end; t0 += WARPS * STEP) {
         places<WHOLE> at = places_find<WHOLE>(a, page, kv_head, t0, end);
         uint4 k[D / 32][2], v[D / 64][4];
@@ -502,7 +500,7 @@ static __device__ __forceinline__ void attend(const struct decode_args &d, struc
         int r = i / D, j = i % D;
         float top, mass, sum = merge(&sums[0][r][0], WARPS, apart, D, j, &top, &mass);
         if (pieces == 1) {
-            store(out + i, sum / (mass + sink_mass(a, head0 + r, top)));
+            store(out + i, sum / mass);
             continue;
         }
         float *to = part + item.piece * apart + r * (D + 2);
@@ -516,7 +514,7 @@ static __device__ __forceinline__ void attend(const struct decode_args &d, struc
         return;
     for (int i = threadIdx.x; i < rows * D; i += WARPS * 32) {
         float top, mass, sum = merge(part + i / D * (D + 2), pieces, apart, D, i % D, &top, &mass);
-        store(out + i, sum / (mass + sink_mass(a, head0 + i / D, top)));
+        store(out + i, sum / mass);
     }
 }
 

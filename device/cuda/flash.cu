@@ -198,9 +198,9 @@ static __global__ void __launch_bounds__(FLASH_THREADS, 2) flash(flash_args a)
     tiles_fetch<D, S>(m, source, begin, keys - begin, 0, &scale);
 
     flash_state<D> s;
-    /* a sink is a key that was seen, with a value of 0; its weight is in one lane of four */
+    /* a sink is a key that was seen, with a value of 0; four lanes have quarters of its weight */
     s.top[0] = s.top[1] = sink_of(a.sink, head) * 1.44269504f;
-    s.mass[0] = s.mass[1] = a.sink.ptr && threadIdx.x % 4 == 0 ? 1 : 0;
+    s.mass[0] = s.mass[1] = a.sink.ptr ? 0.25f : 0;
 #pragma unroll
     for (int i = 0; i < D / 8; i++)
         s.o[i][0] = s.o[i][1] = s.o[i][2] = s.o[i][3] = 0;
