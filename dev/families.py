@@ -25,12 +25,11 @@ import golden
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText
 
-FAMILIES = ("llama", "mistral", "qwen2", "qwen3", "granite", "granite_swa", "smollm3", "phi3", "ministral3", "olmo2",
-            "gemma2", "gemma3_text", "olmo3", "glm", "glm4", "seed_oss", "cohere", "cohere2")
-CLASSES = {"llama": "Llama", "mistral": "Mistral", "qwen2": "Qwen2", "qwen3": "Qwen3", "granite": "Granite",
-           "granite_swa": "GraniteSWA", "smollm3": "SmolLM3", "phi3": "Phi3", "ministral3": "Ministral3",
-           "olmo2": "Olmo2", "gemma2": "Gemma2", "gemma3_text": "Gemma3", "olmo3": "Olmo3", "glm": "Glm",
-           "glm4": "Glm4", "seed_oss": "SeedOss", "cohere": "Cohere", "cohere2": "Cohere2"}
+CLASSES = {"llama": "Llama", "mistral": "Mistral", "ministral": "Ministral", "qwen2": "Qwen2", "qwen3": "Qwen3",
+           "granite": "Granite", "granite_swa": "GraniteSWA", "smollm3": "SmolLM3", "phi3": "Phi3",
+           "ministral3": "Ministral3", "olmo2": "Olmo2", "gemma2": "Gemma2", "gemma3_text": "Gemma3", "olmo3": "Olmo3",
+           "glm": "Glm", "glm4": "Glm4", "seed_oss": "SeedOss", "cohere": "Cohere", "cohere2": "Cohere2"}
+FAMILIES = tuple(CLASSES)
 
 
 def yarn(draw, original):
@@ -70,6 +69,8 @@ def windows(draw, family, layers):
     types = [draw.choice(["sliding_attention", "full_attention"]) for _ in range(layers)]
     if family in ("mistral", "phi3", "ministral3"):
         return draw.choice([{}, {"sliding_window": size}])
+    if family == "ministral":
+        return draw.choice([{}, {"sliding_window": size}, {"sliding_window": size, "layer_types": types}])
     if family in ("qwen2", "qwen3", "smollm3"):
         ways = [{}, {"layer_types": types}]
         if family != "smollm3":
@@ -89,7 +90,7 @@ def configuration(draw, family, layers=None):
     heads, kv_heads = draw.choice([(1, 1), (2, 1), (2, 2), (3, 1), (3, 3), (4, 2)])
     dim = draw.choice([6, 8])
     gemma = family.startswith("gemma")
-    nested = family in ("qwen3", "ministral3", "glm", "glm4", "seed_oss") or gemma  # the head's width is its own
+    nested = family in ("qwen3", "ministral", "ministral3", "glm", "glm4", "seed_oss") or gemma  # the head's width is its own
     width = draw.choice([18, 22]) if nested else heads * dim
     width = draw.choice([18, 24]) if gemma else width  # transformers wants a multiple of heads
     if gemma and width % heads:

@@ -223,7 +223,7 @@ def window_of(config, layer):
     kind, types = config["model_type"], config.get("layer_types")
     pattern = config.get("sliding_window_pattern")
     every = {"gemma2": 2, "gemma3_text": pattern or 6, "olmo3": 4, "cohere2": pattern or 4}
-    slides = kind in ("mistral", "phi3", "ministral3")
+    slides = kind in ("mistral", "ministral", "phi3", "ministral3")
     if types:
         slides = types[layer] == "sliding_attention"
     elif kind == "granite_swa":

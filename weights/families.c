@@ -75,6 +75,12 @@ static const struct hzp_family families[] = {
      .kv_heads = 8,
      .positions = 131072,
      .window = 4096},
+    {.model_type = "ministral",
+     .stores = LLAMA,
+     .bias_switch = true,
+     .kv_heads = 8,
+     .positions = 131072,
+     .window = 4096},
     {.model_type = "qwen2",
      .stores = LLAMA,
      .qkv_bias = true,
@@ -208,8 +214,9 @@ const struct hzp_family *hzp_family_find(const char *model_type)
 
 const char *hzp_family_list(void)
 {
-    return "llama, mistral, qwen2, qwen3, granite, granite_swa, smollm3, phi3, ministral3, olmo2, "
-           "gemma2, gemma3_text, olmo3, glm, glm4, seed_oss, cohere, cohere2";
+    return "llama, mistral, ministral, qwen2, qwen3, granite, granite_swa, smollm3, phi3, "
+           "ministral3, "
+           "olmo2, gemma2, gemma3_text, olmo3, glm, glm4, seed_oss, cohere, cohere2";
 }
 
 void hzp_family_name(const struct hzp_family_row *row, int32_t layer, char *ret, size_t size)
