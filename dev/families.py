@@ -25,11 +25,11 @@ import golden
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText
 
-FAMILIES = ("llama", "mistral", "qwen2", "qwen3", "granite", "smollm3", "phi3", "ministral3", "olmo2",
-            "gemma2", "gemma3_text", "olmo3", "glm", "glm4")
-CLASSES = {"glm": "Glm", "glm4": "Glm4", "olmo2": "Olmo2", "gemma2": "Gemma2", "gemma3_text": "Gemma3", "olmo3": "Olmo3",
-           "llama": "Llama", "mistral": "Mistral", "qwen2": "Qwen2", "qwen3": "Qwen3",
-           "granite": "Granite", "smollm3": "SmolLM3", "phi3": "Phi3", "ministral3": "Ministral3"}
+CLASSES = {"llama": "Llama", "mistral": "Mistral", "ministral": "Ministral", "qwen2": "Qwen2", "qwen3": "Qwen3",
+           "granite": "Granite", "granite_swa": "GraniteSWA", "smollm3": "SmolLM3", "phi3": "Phi3",
+           "ministral3": "Ministral3", "olmo2": "Olmo2", "gemma2": "Gemma2", "gemma3_text": "Gemma3", "olmo3": "Olmo3",
+           "glm": "Glm", "glm4": "Glm4", "seed_oss": "SeedOss", "cohere": "Cohere", "cohere2": "Cohere2"}
+FAMILIES = tuple(CLASSES)
 
 
 def yarn(draw, original):
@@ -69,6 +69,8 @@ def windows(draw, family, layers):
     types = [draw.choice(["sliding_attention", "full_attention"]) for _ in range(layers)]
     if family in ("mistral", "phi3", "ministral3"):
         return draw.choice([{}, {"sliding_window": size}])
+    if family == "ministral":
+        return draw.choice([{}, {"sliding_window": size}, {"sliding_window": size, "layer_types": types}])
     if family in ("qwen2", "qwen3", "smollm3"):
         ways = [{}, {"layer_types": types}]
         if family != "smollm3":
@@ -78,7 +80,7 @@ def windows(draw, family, layers):
     if family == "gemma3_text":
         return {"sliding_window": size,
                 **draw.choice([{"layer_types": types}, {"sliding_window_pattern": 2}])}
-    if family in ("gemma2", "olmo3"):
+    if family in ("gemma2", "olmo3", "cohere2", "granite_swa"):
         return {"sliding_window": size, **draw.choice([{}, {"layer_types": types}])}
     return {}
 
@@ -88,7 +90,7 @@ def configuration(draw, family, layers=None):
     heads, kv_heads = draw.choice([(1, 1), (2, 1), (2, 2), (3, 1), (3, 3), (4, 2)])
     dim = draw.choice([6, 8])
     gemma = family.startswith("gemma")
-    nested = family in ("qwen3", "ministral3", "glm", "glm4") or gemma  # the head's width is its own
+    nested = family in ("qwen3", "ministral", "ministral3", "glm", "glm4", "seed_oss") or gemma  # the head's width is its own
     width = draw.choice([18, 22]) if nested else heads * dim
     width = draw.choice([18, 24]) if gemma else width  # transformers wants a multiple of heads
     if gemma and width % heads:
@@ -111,7 +113,11 @@ def configuration(draw, family, layers=None):
                    "final_logit_softcapping": draw.choice([3.0, 30.0])}
     if nested:
         config["head_dim"] = dim
-    if family == "granite":
+    if family == "granite_swa" and draw.random() < 0.6:
+        both = draw.choice([(500.0, 90.0), (500.0, 0), (0, 90.0)])
+        config |= {"rope_scaling": None, "layer_rope_theta": [
+            both[golden.window_of(config, i) is not None] for i in range(layers)]}
+    if family.startswith("granite"):
         config |= {"embedding_multiplier": draw.choice([1.0, 12.0]),
                    "residual_multiplier": draw.choice([0.22, 1.0]),
                    "attention_multiplier": draw.choice([0.125, 0.3]),
@@ -122,6 +128,11 @@ def configuration(draw, family, layers=None):
     if family in ("glm", "glm4"):
         # where keys do not turn, their biases have a gradient of 0
         config |= {"partial_rotary_factor": partial, "attention_bias": partial == 1.0}
+    if family.startswith("cohere"):
+        config["layer_norm_eps"] = config.pop("rms_norm_eps")
+        config["logit_scale"] = draw.choice([0.0625, 0.25, 1.0, 1.7])
+    if family == "seed_oss":
+        config |= {"attention_bias": draw.random() < 0.5, "attention_dropout": 0.0, "residual_dropout": 0.0}
     if family == "phi3":
         config |= {"partial_rotary_factor": partial, "original_max_position_embeddings": 1024}
     return {key: value for key, value in config.items()

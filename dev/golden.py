@@ -144,6 +144,20 @@ MODELS |= {
         "architectures": ["GlmForCausalLM"], "model_type": "glm", "rms_norm_eps": 1e-5,
         "rope_theta": 1000.0, "partial_rotary_factor": 1.0, "head_dim": 8, "pad_token_id": 0,
         "tie_word_embeddings": True, **COMMON, **sizes(16, 20, 2, 2, 1, 48)}),
+    # the first layer sees all and turns by another theta than the second; the third does not turn
+    "granite-swa": (True, {
+        "architectures": ["GraniteSWAForCausalLM"], "model_type": "granite_swa", "rms_norm_eps": 1e-5,
+        "rope_parameters": {"rope_type": "default", "rope_theta": 1000.0}, "attention_bias": False,
+        "mlp_bias": False, "embedding_multiplier": 3.0, "residual_multiplier": 0.5,
+        "attention_multiplier": 0.25, "logits_scaling": 2.0, "sliding_window": 4,
+        "layer_rope_theta": [1000.0, 100.0, 0], "tie_word_embeddings": True, **COMMON,
+        **sizes(16, 20, 3, 2, 1, 48)}),
+    # every third layer sees all and does not rotate
+    "cohere2": (True, {
+        "architectures": ["Cohere2ForCausalLM"], "model_type": "cohere2", "layer_norm_eps": 1e-5,
+        "rope_theta": 1000.0, "attention_bias": False, "logit_scale": 0.25, "sliding_window": 4,
+        "sliding_window_pattern": 3, "pad_token_id": 0, "tie_word_embeddings": True, **COMMON,
+        **sizes(16, 20, 3, 2, 1, 48)}),
     # every fourth layer sees all and is stretched
     "olmo3": (True, {
         "architectures": ["Olmo3ForCausalLM"], "model_type": "olmo3", "rms_norm_eps": 1e-5,
@@ -164,9 +178,9 @@ BETA1, BETA2, EPS, WEIGHT_DECAY = 0.9, 0.95, 1e-8, 0.1
 CLIP_NORM = {"mistral": 4.0}  # some of its gradients are above, some below
 CLIP_NORM_OTHERS = 1.0
 
-# A model's numbers are drawn from its name, or from this one.  With "mistral-window" one gradient is so close to zero
-# that its sign, which is all that the first steps of AdamW keep of it, is a matter of rounding.
-DRAWN_FROM = {"mistral-window": "mistral-window 2"}
+# A model's numbers are drawn from its name, or from this one.  With these models' own names one gradient is so close to
+# zero that its sign, which is all that the first steps of AdamW keep of it, is a matter of rounding.
+DRAWN_FROM = {"mistral-window": "mistral-window 2", "cohere2": "cohere2 3"}
 
 
 def head_dim_of(config):
@@ -186,11 +200,17 @@ def gemma(config):
     return config["model_type"].startswith("gemma")
 
 
+def cohere(config):
+    return config["model_type"].startswith("cohere")
+
+
 def norms_of(config):
     """Names of a layer's norms: before and after attention, before and after the MLP; or None."""
     post = ("post_attention_layernorm", "post_feedforward_layernorm")
     if config["model_type"].startswith("olmo"):
         return None, post[0], None, post[1]
+    if cohere(config):  # the MLP reads attention's
+        return "input_layernorm", None, None, None
     if gemma(config):
         return "input_layernorm", post[0], "pre_feedforward_layernorm", post[1]
     if config["model_type"] == "glm4":
@@ -201,10 +221,13 @@ def norms_of(config):
 def window_of(config, layer):
     """How many positions a row of the layer sees; None: all before it."""
     kind, types = config["model_type"], config.get("layer_types")
-    every = {"gemma2": 2, "gemma3_text": config.get("sliding_window_pattern", 6), "olmo3": 4}
-    slides = kind in ("mistral", "phi3", "ministral3")
+    pattern = config.get("sliding_window_pattern")
+    every = {"gemma2": 2, "gemma3_text": pattern or 6, "olmo3": 4, "cohere2": pattern or 4}
+    slides = kind in ("mistral", "ministral", "phi3", "ministral3")
     if types:
         slides = types[layer] == "sliding_attention"
+    elif kind == "granite_swa":
+        slides = layer % 4 != 0
     elif kind in every:
         slides = (layer + 1) % every[kind] != 0
     elif kind in ("qwen2", "qwen3"):
@@ -239,12 +262,15 @@ def make_weights(config, bf16_exact, generator):
                  deviation=0.3)
         for name, rows in () if fused else (("q", heads), ("k", kv_heads), ("v", kv_heads)):
             draw(f"{layer}self_attn.{name}_proj.weight", rows * head_dim, hidden, deviation=0.3)
-            if config["model_type"] == "qwen2" or glm(config) and config.get("attention_bias", True):
+            switch = glm(config) or config["model_type"] == "seed_oss"
+            if config["model_type"] == "qwen2" or switch and config.get("attention_bias", True):
                 draw(f"{layer}self_attn.{name}_proj.bias", rows * head_dim, deviation=0.3)
             full = config["model_type"].startswith("olmo")
             if config["model_type"] in ("qwen3", "gemma3_text", "olmo2", "olmo3") and name != "v":
                 draw(f"{layer}self_attn.{name}_norm.weight", head_dim * (rows if full else 1),
                      deviation=0.2, mean=mean)
+        if config["model_type"] == "granite_swa":
+            draw(layer + "self_attn.sinks", heads, deviation=1.0)
         draw(layer + "self_attn.o_proj.weight", hidden, heads * head_dim, deviation=0.2)
         for name in norms_of(config)[1:]:
             if name:
@@ -301,6 +327,13 @@ def local_rope(config):
     both = config.get("rope_parameters") or {}
     own = both.get("sliding_attention", {}).get("rope_theta", theta)
     return config | {"rope_scaling": None, "rope_parameters": None, "rope_theta": own}
+
+
+def rope_at(config, layer):
+    """The configuration of the layer's rotation."""
+    if config.get("layer_rope_theta"):
+        return config | {"rope_theta": config["layer_rope_theta"][layer]}
+    return local_rope(config) if window_of(config, layer) else config
 
 
 def yarn_ramp(scaling, dim, theta):
@@ -372,7 +405,15 @@ def rope(x, angle, scale, neighbours=False):
     return torch.cat((first * cos - second * sin, second * cos + first * sin, rest), dim=-1)
 
 
+def layer_norm(x, weight, eps):
+    return rms_norm(x - x.mean(-1, keepdim=True), weight, eps)
+
+
 def rotates(config, layer):
+    if config["model_type"] == "cohere2":
+        return window_of(config, layer) is not None
+    if config.get("layer_rope_theta"):
+        return config["layer_rope_theta"][layer] != 0
     listed = config.get("no_rope_layers")
     interval = config.get("no_rope_layer_interval")
     return listed[layer] if listed else not interval or (layer + 1) % interval != 0
@@ -380,12 +421,13 @@ def rotates(config, layer):
 
 def forward(config, weights, batch):
     """Logits [rows, vocab], and the residual stream before each layer and before the last norm."""
-    rows, eps, head_dim = len(batch["tokens"]), config["rms_norm_eps"], head_dim_of(config)
+    rows, eps, head_dim = len(batch["tokens"]), config.get("rms_norm_eps"), head_dim_of(config)
+    normed = rms_norm
+    if cohere(config):
+        normed, eps = layer_norm, config["layer_norm_eps"]
     group = config["num_attention_heads"] // config["num_key_value_heads"]
     embedding = weights["model.embed_tokens.weight"]
     position = torch.tensor(batch["positions"], dtype=torch.float64)
-    turns = [(position[:, None] * inverse_frequencies(c)).to(embedding.dtype)
-             for c in (config, local_rope(config))]
     document = torch.bucketize(torch.arange(rows), torch.tensor(batch["doc_start"][1:]), right=True)
     index = torch.arange(rows)
     sees = (document[:, None] == document[None, :]) & (index[None, :] <= index[:, None])
@@ -408,7 +450,7 @@ def forward(config, weights, batch):
                             layer.get(f"self_attn.{name}_proj.bias"))
 
         def norm(name, value):
-            return value if name is None else rms_norm(value, plus + layer[name + ".weight"], eps)
+            return value if name is None else normed(value, plus + layer[name + ".weight"], eps)
 
         def cap(name, value):
             limit = config.get(name)
@@ -428,15 +470,20 @@ def forward(config, weights, batch):
                     for name, part in (("q", q), ("k", k)))
         elif "self_attn.q_norm.weight" in layer:
             q, k = norm("self_attn.q_norm", q), norm("self_attn.k_norm", k)
-        turn = local_rope(config) if window else config
         if rotates(config, i):
-            q, k = (rope(part, turns[1 if window else 0], amplitude(turn), glm(config)) for part in (q, k))
+            turn = rope_at(config, i)
+            angle = (position[:, None] * inverse_frequencies(turn)).to(embedding.dtype)
+            neighbours = glm(config) or cohere(config)
+            q, k = (rope(part, angle, amplitude(turn), neighbours) for part in (q, k))
         k, v = k.repeat_interleave(group, dim=1), v.repeat_interleave(group, dim=1)
         score = cap("attn_logit_softcapping", torch.einsum("ihd,jhd->hij", q, k) * scale)
-        weight = torch.softmax(score.masked_fill(~seen, -math.inf), dim=-1)
+        score = score.masked_fill(~seen, -math.inf)
+        if "self_attn.sinks" in layer:
+            score = torch.cat((score, layer["self_attn.sinks"][:, None, None].expand(-1, rows, 1)), dim=-1)
+        weight = torch.softmax(score, dim=-1)[..., :rows]
         attended = torch.einsum("hij,jhd->ihd", weight, v).reshape(rows, -1)
         x = x + added * norm(after, project("o", attended))
-        h = norm(before_mlp, x)
+        h = h if cohere(config) else norm(before_mlp, x)
         if "mlp.gate_up_proj.weight" in layer:
             gate, up = F.linear(h, layer["mlp.gate_up_proj.weight"]).chunk(2, dim=-1)
         else:
@@ -445,8 +492,8 @@ def forward(config, weights, batch):
         gate = F.gelu(gate, approximate="tanh") if gemma(config) else F.silu(gate)
         x = x + added * norm(after_mlp, F.linear(gate * up, layer["mlp.down_proj.weight"]))
         residual.append(x)
-    h = rms_norm(x, plus + weights["model.norm.weight"], eps)
-    logits = F.linear(h, weights.get("lm_head.weight", embedding))
+    h = normed(x, plus + weights["model.norm.weight"], eps)
+    logits = F.linear(h, weights.get("lm_head.weight", embedding)) * config.get("logit_scale", 1.0)
     return cap("final_logit_softcapping", logits / config.get("logits_scaling", 1.0)), residual
 
 
@@ -558,6 +605,8 @@ def check_transformers(directory, batches, results):
     with float32_means_float64():
         turn = model.model.rotary_emb
         model.model.rotary_emb = type(turn)(model.config)
+        if hasattr(model.model, "rotary_embs"):
+            model.model.rotary_embs = torch.nn.ModuleList(type(turn)(turn.config) for turn in model.model.rotary_embs)
         for name, batch in batches.items():
             model.zero_grad()
             logits = run(batch)

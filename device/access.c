@@ -152,6 +152,7 @@ static void of_attn_paged(struct list *l, const struct hzp_attn_paged_args *a)
     mat(l, "out", &a->out, WRITE);
     pages(l, &a->kv, &a->heads, READ);
     segments(l, &a->segs);
+    mat(l, "sink", &a->sink, READ | OPTIONAL | FLOAT);
     array(l, "page", a->page, (int64_t)a->segs.count * a->page_stride, sizeof(int32_t), READ);
     if (!a->table)
         return;
@@ -165,6 +166,7 @@ static void of_attn_packed(struct list *l, const struct hzp_attn_packed_args *a)
     mat(l, "out", &a->out, WRITE);
     array(l, "lse", a->lse, (int64_t)a->out.rows * a->heads.heads, sizeof(float), WRITE | OPTIONAL);
     segments(l, &a->segs);
+    mat(l, "sink", &a->sink, READ | OPTIONAL | FLOAT);
 }
 
 static void of_swiglu(struct list *l, const struct hzp_swiglu_args *a)
@@ -276,6 +278,8 @@ static void of_attn_packed_bwd(struct list *l, const struct hzp_attn_packed_bwd_
     mat(l, "dqkv", &a->dqkv, WRITE | LIKE(0));
     array(l, "lse", a->lse, (int64_t)a->qkv.rows * a->heads.heads, sizeof(float), READ);
     segments(l, &a->segs);
+    mat(l, "sink", &a->sink, READ | OPTIONAL | FLOAT);
+    mat(l, "dsink", &a->dsink, READ | WRITE | OPTIONAL | F32);
 }
 
 static void of_swiglu_bwd(struct list *l, const struct hzp_swiglu_bwd_args *a)

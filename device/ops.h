@@ -132,12 +132,13 @@ struct hzp_embed_args {
 
 /* y[r] = x[r] * w / sqrt(mean(x[r]^2) + eps) (+ add[r]).  x F32, w [1][cols] act, y act. rstd
  * [rows] F32: the input of rmsnorm_bwd; NULL: not stored.  plus_one, of all ops with norms: 1 + w
- * stands for w.  add absent, or F32; then y is F32, too, and may be add. */
+ * stands for w.  centred: x[r] - mean(x[r]) stands for x[r] (LayerNorm without a bias).  add
+ * absent, or F32; then y is F32, too, and may be add. */
 struct hzp_rmsnorm_args {
     struct hzp_mat x, w, add, y;
     float *rstd;
     float eps;
-    int32_t plus_one;
+    int32_t plus_one, centred;
 };
 
 /* c = op(a) op(b) + bias (+ c if accumulate); op(m) is m or its transpose.  a and b of one type,
@@ -213,9 +214,10 @@ struct hzp_rope_args {
  * from pages: position p of segment i lies in page[i * page_stride + p / page_rows].  The rows'
  * own k and v have been appended before.  attn_decode: every segment has one row.  K and V of E4M3
  * pages have no NaN among their codes (rope writes none); a row whose scale is NaN is NaN.
- * qkv as in rope, out [rows][heads dim] act. */
+ * qkv as in rope, out [rows][heads dim] act.  sink [1][heads] act: one more score of each head, to
+ * which no value belongs, so that the weights' sum is below 1; or absent. */
 struct hzp_attn_paged_args {
-    struct hzp_mat qkv, out;
+    struct hzp_mat qkv, out, sink;
     struct hzp_kv kv;
     struct hzp_segs segs;
     const int32_t *page; /* [segs.count][page_stride]; host memory, as the lists of segs */
@@ -237,9 +239,9 @@ struct hzp_attn_paged_args {
  * out: its last out.rows rows are the ones computed, and the segments count only those. The rows
  * before them belong to the first document, whose pos0 is then at most their number (its position p
  * is p - pos0 rows from its first row); all other pos0 are 0. lse [rows][heads] F32 = log of the
- * softmax's denominator (of the scores x); NULL: not stored. */
+ * softmax's denominator (of the scores x, and of the sink); NULL: not stored. */
 struct hzp_attn_packed_args {
-    struct hzp_mat qkv, out;
+    struct hzp_mat qkv, out, sink;
     float *lse;
     struct hzp_segs segs;
     struct hzp_heads heads;
@@ -454,11 +456,12 @@ struct hzp_embed_bwd_args {
 };
 
 /* With n = x rstd:  dx += rstd (dy w - n mean(dy w n)),  dw += sum over rows of dy n.
+ * centred: n = (x - mean(x)) rstd, and dx += rstd (dy w - n mean(dy w n) - mean(dy w)).
  * dy act or F32, x and dx F32, dw [1][cols] F32 (absent: not wanted). */
 struct hzp_rmsnorm_bwd_args {
     struct hzp_mat dy, x, w, dx, dw;
     const float *rstd; /* [rows] */
-    int32_t plus_one;
+    int32_t plus_one, centred;
 };
 
 /* The transpose of rope: dy -> dx, in place if they are the same matrix.  x is rope's input, read
@@ -474,10 +477,11 @@ struct hzp_rope_bwd_args {
 /* dqkv from dout, with P = exp(x - lse) where r sees the position, D = sum(dout * out) per row and
  * head:
  *   dv += P^T dout, dP = dout v^T, dS = P (dP - D) scale, dq += dS k, dk += dS^T q;
- * with a cap, dS has the factor 1 - (x / cap)^2, too.
+ * with a cap, dS has the factor 1 - (x / cap)^2, too.  With a sink, dsink [1][heads] F32 gets
+ *   dsink[h] -= sum over rows of exp(sink[h] - lse[r][h]) D.
  * qkv is the (rotated) input of attn_packed, out and lse its results.  Overwrites dqkv. */
 struct hzp_attn_packed_bwd_args {
-    struct hzp_mat qkv, out, dout, dqkv;
+    struct hzp_mat qkv, out, dout, dqkv, sink, dsink;
     const float *lse;
     struct hzp_segs segs;
     struct hzp_heads heads;

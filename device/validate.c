@@ -169,7 +169,8 @@ static const char *check_rope(const struct hzp_rope_args *a)
 /* What attention reads and gives; rows: that are computed. */
 static const char *check_attention(const struct hzp_heads *heads, const struct hzp_segs *segs,
                                    const struct hzp_mat *qkv, const struct hzp_mat *out,
-                                   int32_t rows, int32_t window, float cap)
+                                   const struct hzp_mat *sink, int32_t rows, int32_t window,
+                                   float cap)
 {
     PASS(check_heads(heads, qkv));
     PASS(check_segs(segs, rows));
@@ -177,12 +178,15 @@ static const char *check_attention(const struct hzp_heads *heads, const struct h
     RULE(out->rows == rows && out->cols == heads->heads * heads->dim,
          "out is not [rows][heads dim]");
     RULE(window >= 0 && cap >= 0, "window or cap is negative");
+    RULE(is_row(sink, heads->heads), "sink is not [1][heads]");
+    RULE(!sink->ptr || sink->type == qkv->type, "qkv and sink differ in type");
     return NULL;
 }
 
 static const char *check_attn_prefill(const struct hzp_attn_paged_args *a)
 {
-    PASS(check_attention(&a->heads, &a->segs, &a->qkv, &a->out, a->qkv.rows, a->window, a->cap));
+    PASS(check_attention(&a->heads, &a->segs, &a->qkv, &a->out, &a->sink, a->qkv.rows, a->window,
+                         a->cap));
     PASS(check_kv(&a->kv, &a->qkv));
     RULE((int64_t)a->page_stride * a->kv.page_rows >= a->segs.ctx_max,
          "ctx_max does not fit a row of page");
@@ -198,7 +202,8 @@ static const char *check_attn_decode(const struct hzp_attn_paged_args *a)
 
 static const char *check_attn_packed(const struct hzp_attn_packed_args *a)
 {
-    PASS(check_attention(&a->heads, &a->segs, &a->qkv, &a->out, a->out.rows, a->window, a->cap));
+    PASS(check_attention(&a->heads, &a->segs, &a->qkv, &a->out, &a->sink, a->out.rows, a->window,
+                         a->cap));
     RULE(a->out.rows <= a->qkv.rows, "out has more rows than qkv");
     RULE(a->segs.ctx_max <= a->qkv.rows, "ctx_max does not fit the rows of qkv");
     return NULL;
@@ -280,7 +285,10 @@ static const char *check_attn_packed_bwd(const struct hzp_attn_packed_bwd_args *
 {
     RULE(a->dout.type == a->qkv.type && a->dqkv.type == a->qkv.type,
          "qkv, dout and dqkv differ in type");
-    return check_attention(&a->heads, &a->segs, &a->qkv, &a->out, a->qkv.rows, a->window, a->cap);
+    RULE(is_row(&a->dsink, a->heads.heads) && (a->sink.ptr || !a->dsink.ptr),
+         "dsink is not [1][heads], or there is no sink");
+    return check_attention(&a->heads, &a->segs, &a->qkv, &a->out, &a->sink, a->qkv.rows, a->window,
+                           a->cap);
 }
 
 static const char *check_swiglu_bwd(const struct hzp_swiglu_bwd_args *a)

@@ -4,6 +4,7 @@
 #include "weights/config_read.h"
 #include "weights/families.h"
 #include "weights/wrapper.h"
+#include "base/json.h"
 #include "base/json_file.h"
 
 #include <limits.h>
@@ -56,14 +57,15 @@ static int read_sizes(const struct hzp_config_source *src, const struct hzp_fami
                                "head_dim is %d; possible are even numbers from 2 to %d",
                                c->heads.dim, DIM_MAX);
     HZP_TRY(refuse_null(src, "max_position_embeddings"));
-    HZP_TRY(refuse_null(src, "rms_norm_eps"));
+    const char *eps_key = family->norm_centred ? "layer_norm_eps" : "rms_norm_eps";
+    HZP_TRY(refuse_null(src, eps_key));
     HZP_TRY(hzp_config_int(src, root, "max_position_embeddings", 1, POSITIONS_MAX,
                            family->positions, &c->positions));
     double eps;
     /* eps prevents the division by zero for a row of zeros, in float: it must not round to 0
      * there. */
-    HZP_TRY(hzp_config_real(src, root, "rms_norm_eps", 1e-30, 0.1,
-                            family->eps != 0 ? family->eps : 1e-6, &eps));
+    HZP_TRY(hzp_config_real(src, root, eps_key, 1e-30, 0.1, family->eps != 0 ? family->eps : 1e-6,
+                            &eps));
     c->norm_eps = (float)eps;
     return hzp_config_bool(src, "tie_word_embeddings", family->tied, &c->tied);
 }
@@ -121,6 +123,15 @@ static int read_scalars(const struct hzp_config_source *src, const struct hzp_fa
                                    "%s %g is not supported for model_type %s", keys[i], scalar[i],
                                    family->model_type);
     }
+    double logits;
+    HZP_TRY(refuse_null(src, "logit_scale"));
+    HZP_TRY(hzp_config_real(src, src->root, "logit_scale", 1e-3, 1e3,
+                            family->logit_scale != 0 ? family->logit_scale : 1, &logits));
+    if (family->logit_scale == 0 && logits != 1)
+        return hzp_config_fail(src, HZP_EUNSUP, "logit_scale",
+                               "logit_scale %g is not supported for model_type %s", logits,
+                               family->model_type);
+    c->logits_scale = logits == 1 ? 0 : (float)logits;
     if (!family->scalars)
         return HZP_OK;
     c->embed_scale = (float)(scalar[EMBEDDING] / scalar[RESIDUAL]);
@@ -133,6 +144,8 @@ static int read_scalars(const struct hzp_config_source *src, const struct hzp_fa
 /* Rejects settings that change the arithmetic to something that no op computes. */
 static int refuse_unknown(const struct hzp_config_source *src, const struct hzp_family *family)
 {
+    static const char *const off[] = {"use_bidirectional_attention", "use_qk_norm", "mlp_bias",
+                                      "attention_out_bias"};
     const char *act;
     bool on;
     const char *key = family->gemma ? "hidden_activation" : "hidden_act";
@@ -142,18 +155,16 @@ static int refuse_unknown(const struct hzp_config_source *src, const struct hzp_
     if (!gates)
         return hzp_config_fail(src, HZP_EUNSUP, key, "%s \"%.40s\" is not supported; only %s is",
                                key, act, family->gemma ? "gelu_pytorch_tanh" : "silu");
-    HZP_TRY(hzp_config_bool(src, "use_bidirectional_attention", false, &on));
-    if (on)
-        return hzp_config_fail(src, HZP_EUNSUP, "use_bidirectional_attention",
-                               "use_bidirectional_attention true is not supported");
+    for (int i = 0; i < HZP_COUNT(off); i++) {
+        HZP_TRY(hzp_config_bool(src, off[i], false, &on));
+        if (on)
+            return hzp_config_fail(src, HZP_EUNSUP, off[i], "%s true is not supported", off[i]);
+    }
     HZP_TRY(hzp_config_bool(src, "attention_bias", false, &on));
     if (on && family->bias_switch)
         return hzp_config_fail(src, HZP_EUNSUP, "attention_bias",
                                "attention_bias true is not supported for model_type %s",
                                family->model_type);
-    HZP_TRY(hzp_config_bool(src, "mlp_bias", false, &on));
-    if (on)
-        return hzp_config_fail(src, HZP_EUNSUP, "mlp_bias", "mlp_bias true is not supported");
     if (hzp_config_get(src->root, "quantization_config"))
         return hzp_config_fail(src, HZP_EUNSUP, "quantization_config",
                                "quantization_config: take the model that it was made of");
@@ -166,6 +177,8 @@ static bool usually_slides(const struct hzp_family *family, const struct hzp_mod
 {
     if (family->no_rope_interval)
         return c->layer_kind[i] & NO_ROPE;
+    if (family->full_first)
+        return i % every != 0;
     return every ? (i + 1) % every != 0 : i >= first;
 }
 
@@ -201,15 +214,58 @@ static int read_window(const struct hzp_config_source *src, const struct hzp_fam
             return hzp_config_fail(src, HZP_EUNSUP, "layer_types",
                                    "layer_types: \"%.40s\" is not supported", type ? type : "?");
         has = types ? has : slides && usually_slides(family, c, i, first, every);
-        c->layer_kind[i] |= has ? WINDOW : 0;
+        c->layer_kind[i] |= has ? WINDOW : family->window_rope ? NO_ROPE : 0;
         some |= has;
     }
-    if (types && some && null)
+    if ((types || family->window_rope) && some && null)
         return hzp_config_fail(src, HZP_EFORMAT, "sliding_window",
-                               "sliding_window is null, and layer_types has sliding_attention");
+                               "sliding_window is null, and some layers have a window");
     c->kind[WINDOW].window = window < c->positions ? window : 0;
     c->kind[WINDOW].local = c->rope_local_theta != 0;
     c->kind[NO_ROPE | WINDOW].window = c->kind[WINDOW].window;
+    c->kind[NO_ROPE].no_rope |= family->window_rope;
+    return HZP_OK;
+}
+
+/* Thetas by layer: one of those with a window, one of the others. */
+static int read_layer_thetas(const struct hzp_config_source *src, const struct hzp_family *family,
+                             struct hzp_model_config *c)
+{
+    const char *key = "layer_rope_theta";
+    const json_t *list = hzp_config_get(src->root, key);
+    double theta[2] = {0}; /* full, window; 0: not known yet */
+    if (!list)
+        return HZP_OK;
+    if (!family->layer_thetas)
+        return hzp_config_fail(src, HZP_EUNSUP, key, "%s is not supported for model_type %s", key,
+                               family->model_type);
+    if (!json_is_array(list) || json_array_size(list) != (size_t)c->layers)
+        return hzp_config_fail(src, HZP_EFORMAT, key,
+                               "%s is no list of num_hidden_layers %d numbers", key, c->layers);
+    for (int32_t i = 0; i < c->layers; i++) {
+        const json_t *item = json_array_get(list, (size_t)i);
+        double value = hzp_json_is_number(item) ? hzp_json_real(item) : -1;
+        double *of = &theta[c->layer_kind[i] & WINDOW ? 1 : 0];
+        if (!(value == 0 || (value >= 1e-3 && value <= 1e15)))
+            return hzp_config_fail(src, HZP_EFORMAT, key,
+                                   "%s has an entry that is neither 0 nor a theta", key);
+        if (value != 0 && *of != 0 && value != *of)
+            return hzp_config_fail(src, HZP_EUNSUP, key,
+                                   "%s: %g and %g of layers of one kind are not supported", key,
+                                   *of, value);
+        if (value != 0)
+            *of = value;
+        else
+            c->layer_kind[i] |= NO_ROPE;
+    }
+    c->kind[NO_ROPE].no_rope = c->kind[NO_ROPE | WINDOW].no_rope = true;
+    c->rope_theta = theta[0] != 0 ? theta[0] : c->rope_theta;
+    if (theta[1] == 0 || theta[1] == c->rope_theta)
+        return HZP_OK;
+    if (c->rope_scaling != HZP_ROPE_PLAIN)
+        return hzp_config_fail(src, HZP_EUNSUP, key, "%s beside a rope_type is not supported", key);
+    c->rope_local_theta = theta[1];
+    c->kind[WINDOW].local = true;
     return HZP_OK;
 }
 
@@ -352,12 +408,16 @@ static int read_all(const struct hzp_config_source *src, struct hzp_model_config
     c->norm_after = family->norm_after;
     c->no_norm_before = family->no_norm_before;
     c->norm_plus_one = family->norm_plus_one;
+    c->norm_centred = family->norm_centred;
+    c->parallel = family->parallel;
+    c->sinks = family->sinks;
     HZP_TRY(refuse_unknown(src, family));
     HZP_TRY(read_sizes(src, family, c));
     HZP_TRY(read_scalars(src, family, c));
     HZP_TRY(read_kinds(src, family, c));
     HZP_TRY(hzp_config_read_rope(src, family, c));
     HZP_TRY(read_window(src, family, c));
+    HZP_TRY(read_layer_thetas(src, family, c));
     HZP_TRY(read_type(src, &c->disk_type));
     HZP_TRY(read_gemma(src, family, c));
     return read_special(src, c);
@@ -421,11 +481,13 @@ int64_t hzp_config_parameters(const struct hzp_model_config *config)
     int64_t width = config->width, q = (int64_t)h->heads * h->dim;
     int64_t qkv = q + 2 * (int64_t)h->kv_heads * h->dim;
     int64_t layer = qkv * width + width * q + 3 * (int64_t)config->inner * width;
-    layer += 2 * width * (config->norm_after + !config->no_norm_before);
+    layer += width * (2 * config->norm_after + !config->no_norm_before * (2 - config->parallel));
     if (config->qkv_bias)
         layer += qkv;
     if (config->qk_norm)
         layer += 2 * h->dim;
+    if (config->sinks)
+        layer += h->heads;
     if (config->qk_norm_full)
         layer += q + (int64_t)h->kv_heads * h->dim;
     int64_t vocab = (int64_t)config->vocab * width;

@@ -59,6 +59,9 @@ struct hzp_model_config {
     bool norm_after;     /* what attention and MLP add to the stream is normed (OLMo 2, Gemma) */
     bool no_norm_before; /* what they read is not (OLMo 2) */
     bool norm_plus_one;  /* norms multiply by 1 + w (Gemma) */
+    bool norm_centred;   /* norms subtract the mean: LayerNorm without biases (Cohere) */
+    bool parallel;       /* attention and MLP read one norm of the stream (Cohere) */
+    bool sinks;          /* each head has one more score, without a value (Granite SWA) */
     bool gelu;           /* the MLP's gate is GELU by tanh, not silu (Gemma) */
     float score_cap, logit_cap; /* of cap tanh(x / cap) (Gemma 2); 0: none */
     struct hzp_layer_kind kind[HZP_LAYER_KINDS_MAX];

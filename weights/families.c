@@ -40,6 +40,7 @@ static const struct {
     {ALL, {LAYER "self_attn.q_norm.weight", HZP_Q_NORM, HZP_PART_ALL}},
     {ALL, {LAYER "self_attn.k_norm.weight", HZP_K_NORM, HZP_PART_ALL}},
     {ALL, {LAYER "self_attn.o_proj.weight", HZP_O, HZP_PART_ALL}},
+    {ALL, {LAYER "self_attn.sinks", HZP_SINK, HZP_PART_ALL}},
     {GATE_APART, {LAYER "mlp.gate_proj.weight", HZP_GATE_UP, HZP_PART_GATE}},
     {GATE_APART, {LAYER "mlp.up_proj.weight", HZP_GATE_UP, HZP_PART_UP}},
     {GATE_JOINED, {LAYER "mlp.gate_up_proj.weight", HZP_GATE_UP, HZP_PART_GATE}},
@@ -61,9 +62,20 @@ static const struct {
     .qkv_bias = true, .bias_field = true, .partial = true, .neighbours = true, .rotary = 0.5,      \
     .kv_heads = 2, .dim = 128, .positions = 131072, .eps = 1.5625e-7
 
+/* The same of Cohere's. */
+#define COHERE_CLASS                                                                               \
+    .stores = LLAMA, .bias_switch = true, .norm_centred = true, .parallel = true,                  \
+    .neighbours = true, .logit_scale = 0.0625, .positions = 8192, .tied = true, .eps = 1e-5
+
 static const struct hzp_family families[] = {
     {.model_type = "llama", .stores = LLAMA, .bias_switch = true, .positions = 2048},
     {.model_type = "mistral",
+     .stores = LLAMA,
+     .bias_switch = true,
+     .kv_heads = 8,
+     .positions = 131072,
+     .window = 4096},
+    {.model_type = "ministral",
      .stores = LLAMA,
      .bias_switch = true,
      .kv_heads = 8,
@@ -92,6 +104,19 @@ static const struct hzp_family families[] = {
      .bias_switch = true,
      .scalars = true,
      .positions = 2048},
+    {.model_type = "granite_swa",
+     .stores = LLAMA,
+     .bias_switch = true,
+     .scalars = true,
+     .sinks = true,
+     .window = 128,
+     .window_every = 4,
+     .full_first = true,
+     .layer_thetas = true,
+     .kv_heads = 4,
+     .positions = 8192,
+     .tied = true,
+     .eps = 1e-5},
     {.model_type = "smollm3",
      .stores = LLAMA,
      .bias_switch = true,
@@ -168,6 +193,15 @@ static const struct hzp_family families[] = {
      .eps = 1e-5},
     {.model_type = "glm", .stores = GLM, GLM_CLASS},
     {.model_type = "glm4", .stores = GLM, .norm_after = true, GLM_CLASS},
+    {.model_type = "seed_oss",
+     .stores = LLAMA,
+     .qkv_bias = true,
+     .bias_field = true,
+     .kv_heads = 8,
+     .dim = 128,
+     .positions = 524288},
+    {.model_type = "cohere", COHERE_CLASS},
+    {.model_type = "cohere2", .window = 4096, .window_every = 4, .window_rope = true, COHERE_CLASS},
 };
 
 const struct hzp_family *hzp_family_find(const char *model_type)
@@ -180,8 +214,9 @@ const struct hzp_family *hzp_family_find(const char *model_type)
 
 const char *hzp_family_list(void)
 {
-    return "llama, mistral, qwen2, qwen3, granite, smollm3, phi3, ministral3, olmo2, gemma2, "
-           "gemma3_text, olmo3, glm, glm4";
+    return "llama, mistral, ministral, qwen2, qwen3, granite, granite_swa, smollm3, phi3, "
+           "ministral3, "
+           "olmo2, gemma2, gemma3_text, olmo3, glm, glm4, seed_oss, cohere, cohere2";
 }
 
 void hzp_family_name(const struct hzp_family_row *row, int32_t layer, char *ret, size_t size)

@@ -52,11 +52,16 @@ struct hzp_family {
     bool window_switch;   /* the window applies only if use_sliding_window is true */
     int32_t window_every; /* each n-th layer has no window, the others have; 0: all have */
     bool norm_after, no_norm_before, norm_plus_one, qk_norm_full; /* as in weights/config.h */
-    bool gemma;                                                   /* Gemma's scalars and GELU */
+    bool norm_centred, parallel, sinks;
+    bool full_first;    /* of each window_every layers not the last, but the first has no window */
+    bool layer_thetas;  /* layer_rope_theta: each layer's, or 0: it does not rotate */
+    bool window_rope;   /* layers without a window do not rotate (Cohere 2) */
+    double logit_scale; /* what logits are multiplied by if the file has no number; 0: it is 1 */
+    bool gemma;         /* Gemma's scalars and GELU */
     double score_cap, logit_cap; /* what absent caps mean; 0: the family has no such cap, or none */
     bool caps_scores;            /* attn_logit_softcapping is read */
     double local_theta;          /* rope_theta of layers with a window; 0: they have no own */
-    double eps;                  /* rms_norm_eps; 0: 1e-6 */
+    double eps;                  /* rms_norm_eps, or of a centred norm layer_norm_eps; 0: 1e-6 */
 };
 
 /* NULL: no such family. */

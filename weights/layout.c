@@ -12,7 +12,7 @@
 static const enum hzp_role embed_roles[] = {HZP_EMBED};
 static const enum hzp_role layer_roles[] = {HZP_QKV,       HZP_O,         HZP_GATE_UP,  HZP_DOWN,
                                             HZP_ATTN_NORM, HZP_MLP_NORM,  HZP_QKV_BIAS, HZP_Q_NORM,
-                                            HZP_K_NORM,    HZP_ATTN_POST, HZP_MLP_POST};
+                                            HZP_K_NORM,    HZP_ATTN_POST, HZP_MLP_POST, HZP_SINK};
 static const enum hzp_role head_roles[] = {HZP_HEAD, HZP_FINAL_NORM};
 
 static bool is_matrix(enum hzp_role role)
@@ -43,7 +43,7 @@ static bool role_shape(const struct hzp_layout *l, int32_t inner, enum hzp_role 
         [HZP_GATE_UP] = {2 * inner, c->width},
         [HZP_DOWN] = {c->width, inner},
         [HZP_ATTN_NORM] = {before, c->width},
-        [HZP_MLP_NORM] = {before, c->width},
+        [HZP_MLP_NORM] = {before && !c->parallel, c->width},
         [HZP_QKV_BIAS] = {c->qkv_bias, q + 2 * kv},
         [HZP_Q_NORM] = {norms, full ? q : c->heads.dim},
         [HZP_K_NORM] = {norms, full ? kv : c->heads.dim},
@@ -51,6 +51,7 @@ static bool role_shape(const struct hzp_layout *l, int32_t inner, enum hzp_role 
         [HZP_HEAD] = {c->tied ? 0 : vocab, c->width},
         [HZP_ATTN_POST] = {c->norm_after, c->width},
         [HZP_MLP_POST] = {c->norm_after, c->width},
+        [HZP_SINK] = {c->sinks, c->heads.heads},
     };
     *ret_rows = shape[role].rows;
     *ret_cols = shape[role].cols;
@@ -113,6 +114,7 @@ static void place_slice(const struct hzp_layout *l, struct hzp_disk_tensor *d)
     case HZP_QKV:
     case HZP_GATE_UP:
     case HZP_QKV_BIAS:
+    case HZP_SINK:
         d->disk_rows *= ranks;
         d->disk_row0 = l->slice.rank * d->rows;
         break;

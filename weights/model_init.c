@@ -56,6 +56,7 @@ static void init_tensor(const struct init *init, int32_t i, enum hzp_dtype type,
             store(type, at, j, 1);
         break;
     case HZP_QKV_BIAS:
+    case HZP_SINK:
         break;
     /* the residual stream sums 2 * layers of these: this keeps its variance at about 1 */
     case HZP_O:

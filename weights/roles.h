@@ -23,5 +23,6 @@ enum hzp_role {
     HZP_HEAD,       /* [vocab][width]; absent when tied */
     HZP_ATTN_POST,  /* [1][width]: the norm of what attention, or the MLP, adds to the stream */
     HZP_MLP_POST,   /* [1][width]; OLMo 2, Gemma */
+    HZP_SINK,       /* [1][heads]: attention's sinks; Granite with windows */
     HZP_ROLE_COUNT
 };

@@ -220,8 +220,9 @@ static void issue(struct side *s, int kind, struct hzp_heads h, int length)
     float scale = 1 / sqrtf((float)h.dim);
     dqkv.ptr = s->dqkv;
     dout.ptr = rig.dout;
-    struct hzp_attn_packed_args to = {qkv, out, s->lse, segs, h, scale, 0, 0};
-    struct hzp_attn_packed_bwd_args from = {qkv, out, dout, dqkv, s->lse, segs, h, scale, 0, 0};
+    struct hzp_attn_packed_args to = {qkv, out, {0}, s->lse, segs, h, scale, 0, 0};
+    struct hzp_attn_packed_bwd_args from = {qkv,    out,  dout, dqkv,  {0}, {0},
+                                            s->lse, segs, h,    scale, 0,   0};
     struct hzp_attn_prefill_args pages = {.qkv = qkv,
                                           .out = out,
                                           .kv = {.k = rig.keys,

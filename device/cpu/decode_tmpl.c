@@ -361,7 +361,8 @@ static void state_finish(const struct decode *w, struct state all, int seg, int 
         char *y =
             (char *)hzp_cpu_row(&a->out, a->segs.row0[seg]) + (size_t)((head0 + g) * dim) * size;
         const float *value = all.value + (size_t)g * (size_t)w->wide;
-        vf scale = vset(1.f / all.sum[g]);
+        float sink = a->sink.ptr ? expf(velement(&a->sink, head0 + g) - all.top[g]) : 0;
+        vf scale = vset(1.f / (all.sum[g] + sink));
         EACH(d, dim, {
             vf v = w->pairs ? value_turned(value, d) : vload(value + d, left);
             vput(y, (size_t)d, a->out.type, vmul(v, scale), left);

@@ -274,6 +274,25 @@ static void bwd_task(void *ctx, int task, int thread)
         bwd_run(b, &w, false, r0, n, h);
 }
 
+static void sink_task(void *ctx, int head, int thread)
+{
+    const struct hzp_attn_packed_bwd_args *a = ((const struct bwd *)ctx)->args;
+    int heads = a->heads.heads, dim = a->heads.dim;
+    float sink = velement(&a->sink, head);
+    double sum = 0;
+    for (int r = a->segs.row0[0]; r < a->segs.row0[a->segs.count]; r++) {
+        const void *out = hzp_cpu_row(&a->out, r), *dout = hzp_cpu_row(&a->dout, r);
+        vf delta = vzero();
+        EACH(c, dim, {
+            size_t at = (size_t)head * (size_t)dim + (size_t)c;
+            delta =
+                vfma(vget(out, at, a->out.type, left), vget(dout, at, a->out.type, left), delta);
+        });
+        sum += expf(sink - a->lse[(size_t)r * (size_t)heads + (size_t)head]) * vsum(delta);
+    }
+    ((float *)a->dsink.ptr)[head] -= (float)sum;
+}
+
 static int cpu_attn_packed_bwd(struct hzp_lane *lane, const void *args)
 {
     const struct hzp_attn_packed_bwd_args *a = args;
@@ -284,6 +303,8 @@ static int cpu_attn_packed_bwd(struct hzp_lane *lane, const void *args)
                              bwd_work_make(HZP_PAIRS(a->qkv.type), a->heads.dim,
                                            HZP_MAX(a->segs.rows_max, 1), NULL, &w)));
     hzp_team_run(b.team, a->segs.count * a->heads.kv_heads, bwd_task, &b);
+    if (a->dsink.ptr)
+        hzp_team_run(b.team, a->heads.heads, sink_task, &b);
     return HZP_OK;
 }
 

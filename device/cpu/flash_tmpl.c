@@ -21,7 +21,7 @@ enum {
 };
 
 struct flash {
-    struct hzp_mat qkv, out;
+    struct hzp_mat qkv, out, sink;
     struct hzp_heads heads;
     float scale, cap;
     int window;
@@ -380,6 +380,10 @@ INLINE void flash_run(const struct flash *f, const struct flash_work *w, bool pa
         w->top[i] = -INFINITY;
     }
     memset(w->sum, 0, (size_t)rows * VL * sizeof(float));
+    for (int i = 0; f->sink.ptr && i < rows; i++) { /* a key that was seen, with a value of 0 */
+        w->top[i] = velement(&f->sink, h * group + i % group) * unit(pairs);
+        w->sum[(size_t)i * VL] = 1;
+    }
     memset(w->o, 0, (size_t)rows * (size_t)w->width * sizeof(float));
     for (int k0 = hzp_attn_first(f->window, pos) / BLOCK * BLOCK; k0 < pos + n; k0 += BLOCK) {
         int keys = HZP_MIN(BLOCK, pos + n - k0);
@@ -442,6 +446,7 @@ static int cpu_attn_prefill(struct hzp_lane *lane, const void *args)
     const struct hzp_attn_paged_args *a = args;
     struct flash f = {.qkv = a->qkv,
                       .out = a->out,
+                      .sink = a->sink,
                       .heads = a->heads,
                       .scale = a->scale,
                       .cap = a->cap,
@@ -457,6 +462,7 @@ static int cpu_attn_packed(struct hzp_lane *lane, const void *args)
     const struct hzp_attn_packed_args *a = args;
     struct flash f = {.qkv = a->qkv,
                       .out = a->out,
+                      .sink = a->sink,
                       .heads = a->heads,
                       .scale = a->scale,
                       .cap = a->cap,

@@ -248,21 +248,24 @@ INLINE void rmsnorm_bwd_row(const struct hzp_rmsnorm_bwd_args *a, int r, enum hz
     const void *dy = hzp_cpu_row(&a->dy, r);
     float *dx = hzp_cpu_row(&a->dx, r);
     int cols = a->x.cols;
-    vf rstd = vset(a->rstd[r]), dot = vzero();
+    vf rstd = vset(a->rstd[r]), dot = vzero(), sum = vzero();
+    vf centre = vcentre(x, cols, a->centred);
 
     EACH(c, cols, {
-        vf n = vmul(vload(x + c, left), rstd);
-        vf g = vmul(vget(dy, (size_t)c, dy_type, left), n);
-        dot = vfma(g, vweight(&a->w, (size_t)c, w_type, a->plus_one, left), dot);
+        vf n = vmul(vsub(vload(x + c, left), centre), rstd), d = vget(dy, (size_t)c, dy_type, left);
+        vf g = vmul(d, n), w = vweight(&a->w, (size_t)c, w_type, a->plus_one, left);
+        dot = vfma(g, w, dot);
+        sum = vfma(d, w, sum);
         if (dw)
             vstore(dw + c, vadd(vload(dw + c, left), g), left);
     });
     vf mean = vset(vsum(dot) / (float)cols);
+    vf mean_dn = a->centred ? vset(vsum(sum) / (float)cols) : vzero();
     EACH(c, cols, {
-        vf n = vmul(vload(x + c, left), rstd);
+        vf n = vmul(vsub(vload(x + c, left), centre), rstd);
         vf dn = vmul(vget(dy, (size_t)c, dy_type, left),
                      vweight(&a->w, (size_t)c, w_type, a->plus_one, left));
-        vstore(dx + c, vfma(rstd, vfnma(n, mean, dn), vload(dx + c, left)), left);
+        vstore(dx + c, vfma(rstd, vsub(vfnma(n, mean, dn), mean_dn), vload(dx + c, left)), left);
     });
 }
 

@@ -32,15 +32,16 @@ INLINE void rmsnorm_row(const struct hzp_rmsnorm_args *a, int r, enum hzp_dtype 
     const float *x = hzp_cpu_row(&a->x, r);
     void *y = hzp_cpu_row(&a->y, r);
     int cols = a->x.cols, c = 0;
-    vf s0 = vzero(), s1 = vzero();
+    vf s0 = vzero(), s1 = vzero(), centre = vcentre(x, cols, a->centred);
 
     for (; c + 2 * VL <= cols; c += 2 * VL) {
-        vf p = vload(x + c, VL), q = vload(x + c + VL, VL);
+        vf p = vsub(vload(x + c, VL), centre), q = vsub(vload(x + c + VL, VL), centre);
         s0 = vfma(p, p, s0);
         s1 = vfma(q, q, s1);
     }
     for (; c < cols; c += VL) {
-        vf p = vload(x + c, HZP_MIN(VL, cols - c));
+        int left = HZP_MIN(VL, cols - c);
+        vf p = vkeep(vsub(vload(x + c, left), centre), 0, left);
         s0 = vfma(p, p, s0);
     }
     float rstd = 1.f / sqrtf(vsum(vadd(s0, s1)) / (float)cols + a->eps);
@@ -48,7 +49,7 @@ INLINE void rmsnorm_row(const struct hzp_rmsnorm_args *a, int r, enum hzp_dtype 
     const float *add = a->add.ptr ? hzp_cpu_row(&a->add, r) : NULL;
     EACH(i, cols, {
         vf w = vweight(&a->w, (size_t)i, type, a->plus_one, left);
-        vf n = vmul(vmul(vload(x + i, left), scale), w);
+        vf n = vmul(vmul(vsub(vload(x + i, left), centre), scale), w);
         if (add)
             vstore((float *)y + i, vadd(vload(add + i, left), n), left);
         else

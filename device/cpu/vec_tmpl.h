@@ -384,6 +384,20 @@ INLINE vf vweight(const struct hzp_mat *w, size_t i, enum hzp_dtype type, bool p
     vf v = vget(w->ptr, i, type, left);
     return plus_one ? vadd(v, vset(1.f)) : v;
 }
+/* The mean of a row, which a centred norm subtracts. */
+INLINE vf vcentre(const float *x, int cols, bool centred)
+{
+    vf sum = vzero();
+    if (centred)
+        EACH(c, cols, sum = vadd(sum, vload(x + c, left)););
+    return vset(vsum(sum) / (float)HZP_MAX(cols, 1));
+}
+/* Element i of a row of F32 or BF16. */
+INLINE float velement(const struct hzp_mat *m, int i)
+{
+    return m->type == HZP_F32 ? ((const float *)m->ptr)[i]
+                              : hzp_bf16_to_f32(((const uint16_t *)m->ptr)[i]);
+}
 INLINE void vput(void *p, size_t i, enum hzp_dtype type, vf x, int left)
 {
     if (type == HZP_BF16)

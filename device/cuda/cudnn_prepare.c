@@ -97,9 +97,13 @@ struct both {
 static struct both made_both(struct made *m, const struct hzp_attention_use *use, int i)
 {
     made_divide(m, hzp_cudnn_class_rows(i), use->rows);
-    return (struct both){
-        {m->qkv, m->out, m->lse, m->segs, use->heads, use->scale, 0, 0},
-        {m->qkv, m->out, m->dout, m->dqkv, m->lse, m->segs, use->heads, use->scale, 0, 0}};
+    struct both both = {
+        {.qkv = m->qkv, .out = m->out, .lse = m->lse},
+        {.qkv = m->qkv, .out = m->out, .dout = m->dout, .dqkv = m->dqkv, .lse = m->lse}};
+    both.to.segs = both.from.segs = m->segs;
+    both.to.heads = both.from.heads = use->heads;
+    both.to.scale = both.from.scale = use->scale;
+    return both;
 }
 
 /* The workspace that gradients of a full micro-batch need; 0: what a lane has anyway, or too much

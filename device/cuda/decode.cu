@@ -82,14 +82,17 @@ template <int D, bool CODES> static __device__ __forceinline__ int value_element
     return CODES && D == 128 ? n * 16 + w * 8 : w * 64 + n * 8;
 }
 
+/* sink: the heads' sinks, which the warp then counts as keys that it has seen, with values of 0, in
+ * quarters of four lanes; NULL: none. */
 template <int D, bool TALL, bool CODES>
-static __device__ __forceinline__ void state_begin(state<D, TALL> &s, const uint16_t *q, int rows)
+static __device__ __forceinline__ void state_begin(state<D, TALL> &s, const uint16_t *q, int rows,
+                                                   const uint16_t *sink)
 {
     int g = threadIdx.x % 32 / 4, l = threadIdx.x % 4;
 #pragma unroll
     for (int i = 0; i < (TALL ? 2 : 1); i++) {
-        s.top[i] = -INFINITY;
-        s.mass[i] = 0;
+        s.top[i] = sink && g + 8 * i < rows ? load(sink + g + 8 * i) * 1.44269504f : -INFINITY;
+        s.mass[i] = sink ? 0.25f : 0;
 #pragma unroll
         for (int b = 0; b < D / 32; b++) {
             const uint16_t *from = q + (g + 8 * i) * D + key_element<CODES>(b, l);
@@ -464,7 +467,9 @@ static __device__ __forceinline__ void attend(const struct decode_args &d, struc
     using E = typename element<CODES>::type;
 
     state<D, TALL> s;
-    state_begin<D, TALL, CODES>(s, row_of<uint16_t>(a.qkv, row) + head0 * D, rows);
+    const uint16_t *sink = (const uint16_t *)a.sink.ptr;
+    sink = sink && item.piece == 0 && warp == 0 ? sink + head0 : nullptr;
+    state_begin<D, TALL, CODES>(s, row_of<uint16_t>(a.qkv, row) + head0 * D, rows, sink);
     for (int t0 = begin + warp * STEP; t0 < end; t0 += WARPS * STEP) {
         places<WHOLE> at = places_find<WHOLE>(a, page, kv_head, t0, end);
         uint4 k[D / 32][2], v[D / 64][4];
@@ -584,7 +589,7 @@ extern "C" int hzp_cuda_attn_decode(struct hzp_lane *lane, const void *args)
         return hzp_cuda_attn_paged_plain(lane, a);
     }
     const char *slow = NULL;
-    bool bulk = !a->window; /* the copy engine's kernel knows no windows */
+    bool bulk = !a->window && !a->sink.ptr; /* the copy engine's kernel knows neither */
     if (bulk && hzp_cuda_decode_bulk_fits(lane, a)) {
         int r = hzp_cuda_decode_bulk(lane, a);
         if (r != HZP_EUNSUP)

@@ -15,7 +15,7 @@
 #include "device/fallback.h"
 
 struct flash_args {
-    struct hzp_mat qkv, out;
+    struct hzp_mat qkv, out, sink;
     struct hzp_kv kv; /* prefill */
     struct hzp_segs segs;
     const int32_t *page;
@@ -198,8 +198,9 @@ static __global__ void __launch_bounds__(FLASH_THREADS, 2) flash(flash_args a)
     tiles_fetch<D, S>(m, source, begin, keys - begin, 0, &scale);
 
     flash_state<D> s;
-    s.top[0] = s.top[1] = -INFINITY;
-    s.mass[0] = s.mass[1] = 0;
+    /* a sink is a key that was seen, with a value of 0; four lanes have quarters of its weight */
+    s.top[0] = s.top[1] = sink_of(a.sink, head) * 1.44269504f;
+    s.mass[0] = s.mass[1] = a.sink.ptr ? 0.25f : 0;
 #pragma unroll
     for (int i = 0; i < D / 8; i++)
         s.o[i][0] = s.o[i][1] = s.o[i][2] = s.o[i][3] = 0;
@@ -266,7 +267,7 @@ static int own_prefill(struct hzp_lane *lane, const void *args)
     struct hzp_attn_paged_args p = *(const struct hzp_attn_paged_args *)args;
     int dim = p.heads.dim;
     hzp_cuda_pages_staged(lane, &p);
-    flash_args a = {p.qkv,         p.out,   p.kv,    p.segs,  p.page,   p.line,
+    flash_args a = {p.qkv,         p.out,   p.sink,  p.kv,    p.segs,   p.page, p.line,
                     p.page_stride, p.heads, nullptr, p.scale, p.window, 0};
     if (p.kv.type == HZP_E4M3)
         return dim == 64 ? launch<64, page_rows<uint8_t>>(lane, a, "attn_prefill")
@@ -283,8 +284,9 @@ extern "C" int hzp_cuda_attn_prefill(struct hzp_lane *lane, const void *args)
         return HZP_OK;
     if (flash_fits(&p.qkv, dim) && flash_fits(&p.out, dim) && (uintptr_t)p.kv.k % 16 == 0 &&
         (uintptr_t)p.kv.v % 16 == 0 && !p.cap)
-        return p.window ? own_prefill(lane, args)
-                        : hzp_cudnn_attention(lane, HZP_OP_attn_prefill, args, own_prefill);
+        return p.window || p.sink.ptr
+                   ? own_prefill(lane, args)
+                   : hzp_cudnn_attention(lane, HZP_OP_attn_prefill, args, own_prefill);
     hzp_cuda_pages_staged(lane, &p);
     hzp_device_fallback(lane->dev, HZP_FALLBACK_attention, p.heads.heads, p.heads.kv_heads, dim,
                         "prompts of a type, width, alignment or cap without a kernel");
@@ -295,8 +297,8 @@ static int own_packed(struct hzp_lane *lane, const void *args)
 {
     struct hzp_attn_packed_args p = *(const struct hzp_attn_packed_args *)args;
     segs_stage(lane, &p.segs);
-    flash_args a = {p.qkv, p.out,   {},    p.segs,  nullptr,  nullptr,
-                    0,     p.heads, p.lse, p.scale, p.window, 0};
+    flash_args a = {p.qkv, p.out,   p.sink, {},      p.segs,   nullptr, nullptr,
+                    0,     p.heads, p.lse,  p.scale, p.window, 0};
     return p.heads.dim == 64 ? launch<64, packed_rows<uint16_t>>(lane, a, "attn_packed")
                              : launch<128, packed_rows<uint16_t>>(lane, a, "attn_packed");
 }
@@ -308,8 +310,9 @@ extern "C" int hzp_cuda_attn_packed(struct hzp_lane *lane, const void *args)
     if (p.segs.count == 0)
         return HZP_OK;
     if (flash_fits(&p.qkv, dim) && flash_fits(&p.out, dim) && !p.cap)
-        return p.window ? own_packed(lane, args)
-                        : hzp_cudnn_attention(lane, HZP_OP_attn_packed, args, own_packed);
+        return p.window || p.sink.ptr
+                   ? own_packed(lane, args)
+                   : hzp_cudnn_attention(lane, HZP_OP_attn_packed, args, own_packed);
     segs_stage(lane, &p.segs);
     hzp_device_fallback(lane->dev, HZP_FALLBACK_attention, p.heads.heads, p.heads.kv_heads, dim,
                         "training of a type, width, alignment or cap without a kernel");

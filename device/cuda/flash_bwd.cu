@@ -11,7 +11,7 @@
 #include "device/cuda/flash.cuh"
 #include "device/fallback.h"
 
-enum { STEP = 32 }; /* rows of the other side per iteration */
+enum { STEP = 32 /* rows of the other side per iteration */, SINK_THREADS = 256 };
 
 struct bwd_args {
     struct hzp_attn_packed_bwd_args a;
@@ -275,20 +275,46 @@ static int own_packed_bwd(struct hzp_lane *lane, const void *args)
     return b.a.heads.dim == 64 ? launch<64>(lane, b) : launch<128>(lane, b);
 }
 
-extern "C" int hzp_cuda_attn_packed_bwd(struct hzp_lane *lane, const void *args)
+/* ---- dsink: one block per head, behind what has left delta ---- */
+
+static __global__ void sink_bwd(struct bwd_args b)
 {
-    const struct hzp_attn_packed_bwd_args *a = (const struct hzp_attn_packed_bwd_args *)args;
+    int head = blockIdx.x, heads = b.a.heads.heads, end = b.a.segs.row0[b.a.segs.count];
+    float sink = sink_of(b.a.sink, head), sum = 0;
+    for (int r = b.a.segs.row0[0] + threadIdx.x; r < end; r += blockDim.x)
+        sum += expf(sink - b.a.lse[(int64_t)r * heads + head]) * b.delta[(int64_t)r * heads + head];
+    sum = block_sum(sum);
+    if (threadIdx.x == 0)
+        ((float *)b.a.dsink.ptr)[head] -= sum;
+}
+
+static int packed_bwd(struct hzp_lane *lane, const struct hzp_attn_packed_bwd_args *a)
+{
     struct bwd_args b;
     int dim = a->heads.dim;
-    if (a->segs.count == 0)
-        return HZP_OK;
     if (flash_fits(&a->qkv, dim) && flash_fits(&a->dout, dim) && flash_fits(&a->out, dim) &&
         flash_fits(&a->dqkv, dim) && !a->cap)
-        return a->window ? own_packed_bwd(lane, args)
-                         : hzp_cudnn_attention(lane, HZP_OP_attn_packed_bwd, args, own_packed_bwd);
-    if (!bwd_begin(lane, args, &b))
+        return a->window || a->sink.ptr
+                   ? own_packed_bwd(lane, a)
+                   : hzp_cudnn_attention(lane, HZP_OP_attn_packed_bwd, a, own_packed_bwd);
+    if (!bwd_begin(lane, a, &b))
         return no_room(lane);
     hzp_device_fallback(lane->dev, HZP_FALLBACK_attention, a->heads.heads, a->heads.kv_heads, dim,
                         "gradients of a type, width, alignment or cap without a kernel");
     return hzp_cuda_attn_packed_bwd_plain(lane, &b.a);
+}
+
+extern "C" int hzp_cuda_attn_packed_bwd(struct hzp_lane *lane, const void *args)
+{
+    const struct hzp_attn_packed_bwd_args *a = (const struct hzp_attn_packed_bwd_args *)args;
+    struct bwd_args b;
+    if (a->segs.count == 0)
+        return HZP_OK;
+    HZP_TRY(packed_bwd(lane, a));
+    if (!a->dsink.ptr)
+        return HZP_OK;
+    if (!bwd_begin(lane, a, &b))
+        return no_room(lane);
+    start(lane, (unsigned)a->heads.heads, SINK_THREADS, 0, sink_bwd, b);
+    return hzp_cuda_launched(lane, "attn_packed_bwd");
 }

@@ -269,21 +269,21 @@ struct value_plain {
     }
 };
 
-struct value_normed { /* dy x rstd */
+struct value_normed { /* dy (x - centre) rstd */
     struct hzp_mat dy, x;
-    const float *rstd;
+    const float *rstd, *centre; /* [rows]; centre NULL: 0 */
     bool wide_rows() const
     {
         return wide(&dy) && wide(&x);
     }
     template <class T, int N> __device__ void at(int64_t r, int c, float (&ret)[N]) const
     {
-        float n[N], scale = rstd[r];
+        float n[N], scale = rstd[r], less = centre ? centre[r] : 0;
         load_n(row_of<T>(dy, r) + c, ret);
         load_n(row_of<float>(x, r) + c, n);
 #pragma unroll
         for (int k = 0; k < N; k++)
-            ret[k] *= n[k] * scale;
+            ret[k] *= (n[k] - less) * scale;
     }
 };
 
@@ -329,14 +329,16 @@ static __global__ void group_end(const float *part, int groups, int cols, float 
     y[c] = (float)(y[c] + sum);
 }
 
+/* The lane's scratch from float `used` on has the groups' sums. */
 template <class T, int N, class VALUE>
-static void column_sums_by(struct hzp_lane *lane, VALUE value, int rows, int cols, float *y)
+static void column_sums_by(struct hzp_lane *lane, VALUE value, int rows, int cols, float *y,
+                           int used)
 {
-    size_t room = hzp_cuda_lane(lane)->scratch_size / sizeof(float);
+    size_t room = hzp_cuda_lane(lane)->scratch_size / sizeof(float) - (size_t)used;
     int most = (int)HZP_MAX((size_t)1, HZP_MIN((size_t)GROUPS_MAX, room / (size_t)cols));
     int groups = HZP_MAX(1, HZP_MIN(most, HZP_DIV_UP(rows, GROUP_ROWS)));
     int group_rows = HZP_DIV_UP(rows, groups);
-    float *part = (float *)hzp_cuda_lane(lane)->scratch;
+    float *part = (float *)hzp_cuda_lane(lane)->scratch + used;
     dim3 grid((unsigned)HZP_DIV_UP(cols, TILE * N), (unsigned)groups), block(TILE, DEEP);
     start(lane, grid, block, 0, group_sums<T, N, VALUE>, value, rows, cols, group_rows, part);
     start(lane, HZP_DIV_UP(cols, (int)END_THREADS), END_THREADS, 0, group_end, part, groups, cols,
@@ -344,12 +346,13 @@ static void column_sums_by(struct hzp_lane *lane, VALUE value, int rows, int col
 }
 
 template <class T, class VALUE>
-static void column_sums(struct hzp_lane *lane, VALUE value, int rows, int cols, float *y)
+static void column_sums(struct hzp_lane *lane, VALUE value, int rows, int cols, float *y,
+                        int used = 0)
 {
     if (value.wide_rows())
-        column_sums_by<T, 8>(lane, value, rows, cols, y);
+        column_sums_by<T, 8>(lane, value, rows, cols, y, used);
     else
-        column_sums_by<T, 1>(lane, value, rows, cols, y);
+        column_sums_by<T, 1>(lane, value, rows, cols, y, used);
 }
 
 extern "C" int hzp_cuda_colsum(struct hzp_lane *lane, const void *args)
@@ -366,23 +369,35 @@ extern "C" int hzp_cuda_colsum(struct hzp_lane *lane, const void *args)
 
 /* ---- rmsnorm_bwd ---- */
 
-template <class T, class W, int N> static __global__ void rmsnorm_bwd(struct hzp_rmsnorm_bwd_args a)
+/* centres [rows]: gets the rows' means; not touched unless centred. */
+template <class T, class W, int N>
+static __global__ void rmsnorm_bwd(struct hzp_rmsnorm_bwd_args a, float *centres)
 {
     int r = blockIdx.x, cols = a.x.cols;
     const float *x = row_of<float>(a.x, r);
     const T *dy = row_of<T>(a.dy, r);
     const W *weight = (const W *)a.w.ptr;
     float *dx = row_of<float>(a.dx, r), rstd = a.rstd[r], sum = 0, plus = a.plus_one ? 1.0f : 0.0f;
+    float centre = 0, sum_dn = 0, mean_dn = 0;
+    if (a.centred) {
+        centre = row_mean<N>(x, cols);
+        if (threadIdx.x == 0)
+            centres[r] = centre;
+    }
     for (int c = threadIdx.x * N; c < cols; c += blockDim.x * N) {
         float n[N], d[N], w[N];
         load_n(x + c, n);
         load_n(dy + c, d);
         load_n(weight + c, w);
 #pragma unroll
-        for (int k = 0; k < N; k++)
-            sum += d[k] * (w[k] + plus) * (n[k] * rstd);
+        for (int k = 0; k < N; k++) {
+            sum += d[k] * (w[k] + plus) * ((n[k] - centre) * rstd);
+            sum_dn += d[k] * (w[k] + plus);
+        }
     }
     float mean = block_sum(sum) / cols;
+    if (a.centred)
+        mean_dn = block_sum(sum_dn) / cols;
     for (int c = threadIdx.x * N; c < cols; c += blockDim.x * N) {
         float n[N], d[N], w[N], to[N];
         load_n(x + c, n);
@@ -391,7 +406,7 @@ template <class T, class W, int N> static __global__ void rmsnorm_bwd(struct hzp
         load_n(dx + c, to);
 #pragma unroll
         for (int k = 0; k < N; k++)
-            to[k] += rstd * (d[k] * (w[k] + plus) - n[k] * rstd * mean);
+            to[k] += rstd * (d[k] * (w[k] + plus) - (n[k] - centre) * rstd * mean - mean_dn);
         store_n(dx + c, to);
     }
 }
@@ -402,17 +417,19 @@ extern "C" int hzp_cuda_rmsnorm_bwd(struct hzp_lane *lane, const void *args)
     if (a->x.rows == 0 || a->x.cols == 0)
         return HZP_OK;
     bool fast = wide(&a->x) && wide(&a->dy) && wide(&a->w) && wide(&a->dx);
+    float *centres = a->centred ? (float *)hzp_cuda_lane(lane)->scratch : nullptr;
     return with_type(a->dy.type, [&](auto *t) {
         return with_type(a->w.type, [&](auto *w) {
             using T = elem_of<decltype(t)>;
             using W = elem_of<decltype(w)>;
             if (fast)
-                start(lane, a->x.rows, THREADS, 0, rmsnorm_bwd<T, W, 8>, *a);
+                start(lane, a->x.rows, THREADS, 0, rmsnorm_bwd<T, W, 8>, *a, centres);
             else
-                start(lane, a->x.rows, THREADS, 0, rmsnorm_bwd<T, W, 1>, *a);
+                start(lane, a->x.rows, THREADS, 0, rmsnorm_bwd<T, W, 1>, *a, centres);
             if (a->dw.ptr) {
-                value_normed value = {a->dy, a->x, a->rstd};
-                column_sums<T>(lane, value, a->x.rows, a->x.cols, (float *)a->dw.ptr);
+                value_normed value = {a->dy, a->x, a->rstd, centres};
+                column_sums<T>(lane, value, a->x.rows, a->x.cols, (float *)a->dw.ptr,
+                               a->centred ? a->x.rows : 0);
             }
             return hzp_cuda_launched(lane, "rmsnorm_bwd");
         });

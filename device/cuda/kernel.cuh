@@ -193,6 +193,27 @@ template <class T> static __device__ T block_sum(T x)
     return sum;
 }
 
+/* Attention's sink of head h; -inf: there is none. */
+static __device__ __forceinline__ float sink_of(const struct hzp_mat &sink, int h)
+{
+    return !sink.ptr              ? -INFINITY
+           : sink.type == HZP_F32 ? ((const float *)sink.ptr)[h]
+                                  : load((const uint16_t *)sink.ptr + h);
+}
+
+/* The mean of a row of F32, in every thread of the block. */
+template <int N> static __device__ float row_mean(const float *x, int cols)
+{
+    float sum = 0, v[N];
+    for (int c = threadIdx.x * N; c < cols; c += blockDim.x * N) {
+        load_n(x + c, v);
+#pragma unroll
+        for (int k = 0; k < N; k++)
+            sum += v[k];
+    }
+    return block_sum(sum) / cols;
+}
+
 static __device__ inline float block_max(float x)
 {
     HZP_SHARED(float, part, [32]);

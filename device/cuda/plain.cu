@@ -120,14 +120,15 @@ extern "C" int hzp_cuda_project_plain(struct hzp_lane *lane, const struct hzp_pr
 enum { WARPS = 4, DIM_MAX = 512, PARTS = DIM_MAX / 32 };
 
 /* Attention over the positions before n that args' window leaves: each lane has one position for the
- * scores, and some elements for the sum.  q: the head in shared memory.  Returns the log of the
- * denominator. */
+ * scores, and some elements for the sum.  q: the head in shared memory; sink: as of sink_of.
+ * Returns the log of the denominator. */
 template <class T, class S, class A>
-static __device__ float attend(const A &args, const S &source, const float *q, int n, T *out)
+static __device__ float attend(const A &args, const S &source, const float *q, int n, float sink,
+                               T *out)
 {
     int dim = args.heads.dim;
     int lane = threadIdx.x % 32;
-    float top = -INFINITY, mass = 0, sum[PARTS] = {};
+    float top = sink, mass = sink > -INFINITY && lane == 0 ? 1 : 0, sum[PARTS] = {};
     for (int p0 = first_seen(args.window, n - 1); p0 < n; p0 += 32) {
         float score = -INFINITY;
         if (p0 + lane < n) {
@@ -190,7 +191,7 @@ static __global__ void attn_paged(struct hzp_attn_paged_args a, int tiles)
     load_head(row_of<T>(a.qkv, r) + h * dim, dim, q[warp]);
     int n = a.segs.pos0[seg] + r - a.segs.row0[seg] + 1;
     page_rows<P> source = pages_for<P>(a, seg, h, dim);
-    attend(a, source, q[warp], n, row_of<T>(a.out, r) + h * dim);
+    attend(a, source, q[warp], n, sink_of(a.sink, h), row_of<T>(a.out, r) + h * dim);
 }
 
 template <class T> static __global__ void attn_packed(struct hzp_attn_packed_args a, int tiles)
@@ -202,7 +203,8 @@ template <class T> static __global__ void attn_packed(struct hzp_attn_packed_arg
     int before = a.qkv.rows - a.out.rows, first = a.segs.row0[seg] - a.segs.pos0[seg];
     load_head(row_of<T>(a.qkv, before + r) + h * dim, dim, q[warp]);
     packed_rows<T> source = rows_for<T>(a.qkv, a.heads, before + first, h, dim);
-    float lse = attend(a, source, q[warp], r - first + 1, row_of<T>(a.out, r) + h * dim);
+    float lse = attend(a, source, q[warp], r - first + 1, sink_of(a.sink, h),
+                       row_of<T>(a.out, r) + h * dim);
     if (a.lse && threadIdx.x % 32 == 0)
         a.lse[(int64_t)r * a.heads.heads + h] = lse;
 }

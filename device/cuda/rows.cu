@@ -83,13 +83,15 @@ template <class W, class T, int N> static __global__ void rmsnorm(struct hzp_rms
     const float *x = row_of<float>(a.x, r);
     T *y = row_of<T>(a.y, r);
     const float *add = a.add.ptr ? row_of<float>(a.add, r) : nullptr;
-    float sum = 0, plus = a.plus_one ? 1.0f : 0.0f;
+    float sum = 0, plus = a.plus_one ? 1.0f : 0.0f, centre = 0;
+    if (a.centred)
+        centre = row_mean<N>(x, a.x.cols);
     for (int c = threadIdx.x * N; c < a.x.cols; c += blockDim.x * N) {
         float v[N];
         load_n(x + c, v);
 #pragma unroll
         for (int k = 0; k < N; k++)
-            sum += v[k] * v[k];
+            sum += (v[k] - centre) * (v[k] - centre);
     }
     float rstd = (float)(1 / sqrt((double)block_sum(sum) / a.x.cols + (double)a.eps));
     for (int c = threadIdx.x * N; c < a.x.cols; c += blockDim.x * N) {
@@ -98,7 +100,7 @@ template <class W, class T, int N> static __global__ void rmsnorm(struct hzp_rms
         load_n((const W *)a.w.ptr + c, w);
 #pragma unroll
         for (int k = 0; k < N; k++)
-            v[k] = v[k] * rstd * (w[k] + plus);
+            v[k] = (v[k] - centre) * rstd * (w[k] + plus);
         if (add) {
             load_n(add + c, w);
 #pragma unroll

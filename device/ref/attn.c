@@ -60,12 +60,19 @@ void hzp_ref_append(const struct hzp_rope_args *a)
     }
 }
 
-/* Turns score[0 .. n-1] into probabilities; returns the log of the denominator. */
-static double softmax(double *score, int32_t n)
+/* The sink of head h; -inf: there is none. */
+static double sink_of(const struct hzp_mat *sink, int32_t h)
 {
-    double top = -INFINITY, sum = 0;
+    return sink->ptr ? ref_get(sink, 0, h) : -INFINITY;
+}
+
+/* Turns score[0 .. n-1] into probabilities; returns the log of the denominator. */
+static double softmax(double *score, int32_t n, double sink)
+{
+    double top = sink, sum = 0;
     for (int32_t p = 0; p < n; p++)
         top = fmax(top, score[p]);
+    sum += exp(sink - top);
     for (int32_t p = 0; p < n; p++)
         sum += score[p] = exp(score[p] - top);
     for (int32_t p = 0; p < n; p++)
@@ -94,7 +101,7 @@ static void paged_head(const struct hzp_attn_paged_args *a, const int32_t *page,
             dot += (double)ref_get(&a->qkv, r, h * dim + j) * page_get(&k, j);
         score[p] = capped(dot * a->scale, a->cap);
     }
-    softmax(score + first, n - first);
+    softmax(score + first, n - first, sink_of(&a->sink, h));
     for (int32_t j = 0; j < dim; j++)
         sum[j] = 0;
     for (int32_t p = first; p < n; p++) {
@@ -153,7 +160,7 @@ static int ref_attn_packed(struct hzp_lane *lane, const void *args)
                 for (int32_t p = r0; p <= r; p++)
                     score[p - r0] =
                         capped(packed_score(&a->qkv, &a->heads, h, r, p) * a->scale, a->cap);
-                double lse = softmax(score, r - r0 + 1);
+                double lse = softmax(score, r - r0 + 1, sink_of(&a->sink, h));
                 for (int32_t j = 0; j < dim; j++) {
                     double sum = 0;
                     for (int32_t p = r0; p <= r; p++)
@@ -181,6 +188,8 @@ static void packed_bwd_head(const struct hzp_attn_packed_bwd_args *a, int32_t r0
             d += (double)ref_get(&a->dout, r, h * dim + j) * ref_get(&a->out, r, h * dim + j);
             dq[j] = 0;
         }
+        if (a->dsink.ptr)
+            ref_add(&a->dsink, 0, h, -exp(sink_of(&a->sink, h) - lse) * d);
         for (int32_t p = r0 + hzp_attn_first(a->window, r - r0); p <= r; p++) {
             double x = capped(packed_score(&a->qkv, &a->heads, h, r, p) * a->scale, a->cap);
             double prob = exp(x - lse), slope = a->cap > 0 ? 1 - x / a->cap * (x / a->cap) : 1;

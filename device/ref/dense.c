@@ -25,13 +25,13 @@ static int ref_rmsnorm(struct hzp_lane *lane, const void *args)
 {
     const struct hzp_rmsnorm_args *a = args;
     for (int32_t r = 0; r < a->x.rows; r++) {
-        double sum = 0;
+        double sum = 0, centre = ref_centre(&a->x, r, a->centred);
         for (int32_t c = 0; c < a->x.cols; c++)
-            sum += (double)ref_get(&a->x, r, c) * ref_get(&a->x, r, c);
+            sum += (ref_get(&a->x, r, c) - centre) * (ref_get(&a->x, r, c) - centre);
         double rstd = 1 / sqrt(sum / a->x.cols + a->eps);
         for (int32_t c = 0; c < a->x.cols; c++)
             ref_put(&a->y, r, c,
-                    rstd * ref_get(&a->x, r, c) * ref_weight(&a->w, c, a->plus_one) +
+                    rstd * (ref_get(&a->x, r, c) - centre) * ref_weight(&a->w, c, a->plus_one) +
                         (a->add.ptr ? ref_get(&a->add, r, c) : 0));
         if (a->rstd)
             a->rstd[r] = (float)rstd;

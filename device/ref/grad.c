@@ -155,16 +155,18 @@ static int ref_rmsnorm_bwd(struct hzp_lane *lane, const void *args)
     double *dw = hzp_xcalloc((size_t)cols, sizeof(*dw));
 
     for (int32_t r = 0; r < a->x.rows; r++) {
-        double rstd = a->rstd[r], mean = 0;
+        double rstd = a->rstd[r], mean = 0, mean_dn = 0;
+        double centre = ref_centre(&a->x, r, a->centred);
         for (int32_t c = 0; c < cols; c++) {
-            double n = ref_get(&a->x, r, c) * rstd, dy = ref_get(&a->dy, r, c);
+            double n = (ref_get(&a->x, r, c) - centre) * rstd, dy = ref_get(&a->dy, r, c);
             mean += dy * ref_weight(&a->w, c, a->plus_one) * n / cols;
+            mean_dn += a->centred ? dy * ref_weight(&a->w, c, a->plus_one) / cols : 0;
             dw[c] += dy * n;
         }
         for (int32_t c = 0; c < cols; c++) {
-            double n = ref_get(&a->x, r, c) * rstd;
+            double n = (ref_get(&a->x, r, c) - centre) * rstd;
             double dn = ref_get(&a->dy, r, c) * ref_weight(&a->w, c, a->plus_one);
-            ref_add(&a->dx, r, c, rstd * (dn - n * mean));
+            ref_add(&a->dx, r, c, rstd * (dn - n * mean - mean_dn));
         }
     }
     for (int32_t c = 0; a->x.rows > 0 && a->dw.ptr && c < cols; c++)

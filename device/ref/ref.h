@@ -36,6 +36,15 @@ static inline void ref_add(const struct hzp_mat *m, int32_t r, int32_t c, double
     ref_put(m, r, c, (double)ref_get(m, r, c) + value);
 }
 
+/* The mean of row r, which a centred norm subtracts. */
+static inline double ref_centre(const struct hzp_mat *x, int32_t r, bool centred)
+{
+    double sum = 0;
+    for (int32_t c = 0; centred && c < x->cols; c++)
+        sum += ref_get(x, r, c);
+    return sum / HZP_MAX(x->cols, 1);
+}
+
 /* A norm's weight of column c. */
 static inline double ref_weight(const struct hzp_mat *w, int32_t c, bool plus_one)
 {

@@ -53,7 +53,7 @@ static void norm_full(struct hzp_plan *plan, const struct hzp_layer *layer,
         struct hzp_mat wide = hzp_mat_cols(s->wide, 0, x.cols);
         HZP_PLAN_NEXT(plan, cast, .x = x, .y = wide);
         HZP_PLAN_NEXT(plan, rmsnorm, .x = wide, .w = hzp_layer_weight(layer, role[i]), .y = y,
-                      .eps = c->norm_eps, .plus_one = c->norm_plus_one);
+                      .eps = c->norm_eps, HZP_NORM_KIND(c));
     }
     if (s->qkv.ptr != s->qkv_bare.ptr)
         HZP_PLAN_NEXT(plan, cast, .x = part_of(s->qkv_bare, &c->heads, 2),
@@ -122,6 +122,7 @@ void hzp_attn_paged(struct hzp_plan *plan, const struct hzp_layer *layer,
         .lines = n->table ? n->table->config.lines : 0,
         .page_stride = n->page_stride,
         .heads = layer->model->config->heads,
+        .sink = hzp_layer_weight(layer, HZP_SINK),
         .scale = hzp_attn_scale(layer->model),
         .cap = layer->model->config->score_cap,
         .window = window_of(layer),
@@ -158,9 +159,9 @@ void hzp_attn_packed(struct hzp_plan *plan, const struct hzp_layer *layer,
     qkv.rows += packed->before;
     add_rope(plan, layer, s, packed->pos, NULL, NULL);
     HZP_PLAN_NEXT(plan, attn_packed, .qkv = qkv, .out = s->attn, .lse = s->lse,
-                  .segs = packed->segs, .heads = layer->model->config->heads,
-                  .scale = hzp_attn_scale(layer->model), .cap = layer->model->config->score_cap,
-                  .window = window_of(layer));
+                  .sink = hzp_layer_weight(layer, HZP_SINK), .segs = packed->segs,
+                  .heads = layer->model->config->heads, .scale = hzp_attn_scale(layer->model),
+                  .cap = layer->model->config->score_cap, .window = window_of(layer));
 }
 
 void hzp_attn_output(struct hzp_plan *plan, const struct hzp_layer *layer,
@@ -176,9 +177,10 @@ static void add_attention_bwd(struct hzp_plan *plan, const struct hzp_layer *lay
 {
     const struct hzp_model_config *config = layer->model->config;
     HZP_PLAN_NEXT(plan, attn_packed_bwd, .qkv = k->qkv, .out = k->attn, .dout = g->dattn,
-                  .dqkv = g->dqkv, .lse = k->lse, .segs = packed->segs, .heads = config->heads,
-                  .scale = hzp_attn_scale(layer->model), .cap = config->score_cap,
-                  .window = window_of(layer));
+                  .dqkv = g->dqkv, .lse = k->lse, .sink = hzp_layer_weight(layer, HZP_SINK),
+                  .dsink = hzp_layer_grad(layer, HZP_SINK), .segs = packed->segs,
+                  .heads = config->heads, .scale = hzp_attn_scale(layer->model),
+                  .cap = config->score_cap, .window = window_of(layer));
     struct hzp_rope_bwd_args args = {.dy = g->dqkv,
                                      .dx = g->dqkv,
                                      .x = k->qkv_bare,
@@ -198,14 +200,18 @@ static void add_attention_bwd(struct hzp_plan *plan, const struct hzp_layer *lay
         norm_full_back(plan, layer, k, g);
 }
 
+void hzp_attn_output_backward(struct hzp_plan *plan, const struct hzp_layer *layer,
+                              const struct hzp_layer_space *k, const struct hzp_layer_grads *g)
+{
+    struct hzp_mat dy = hzp_stream_grad_of(plan, layer, HZP_O, g, k->attn);
+    hzp_product_backward(plan, layer, HZP_O, g->quantum_flops, dy, k->attn, g->dattn);
+}
+
 void hzp_attn_backward(struct hzp_plan *plan, const struct hzp_layer *layer,
                        const struct hzp_layer_space *k, const struct hzp_layer_grads *g,
                        const struct hzp_packed *packed)
 {
     const struct hzp_model_config *config = layer->model->config;
-    struct hzp_mat dy = hzp_stream_grad_of(plan, layer, HZP_O, g, k->attn);
-
-    hzp_product_backward(plan, layer, HZP_O, g->quantum_flops, dy, k->attn, g->dattn);
     add_attention_bwd(plan, layer, k, g, packed);
     if (config->qkv_bias)
         HZP_PLAN_NEXT(plan, colsum, .x = g->dqkv, .y = hzp_layer_grad(layer, HZP_QKV_BIAS));

@@ -66,9 +66,11 @@ void hzp_attn_packed(struct hzp_plan *plan, const struct hzp_layer *layer,
 void hzp_attn_output(struct hzp_plan *plan, const struct hzp_layer *layer,
                      const struct hzp_layer_space *s);
 
-/* dx, the gradient with respect to x_mid, becomes the one with respect to x_in; the gradients of
- * the weights are added to.  kept: all rows of the micro-batch as the forward pass left them;
- * packed: the whole micro-batch (before = 0). */
+/* dx, the gradient with respect to x_mid, becomes the one with respect to x_in, in two pieces: dx
+ * -> dattn, and dattn -> dx; the gradients of the weights are added to.  kept: all rows of the
+ * micro-batch as the forward pass left them; packed: the whole micro-batch (before = 0). */
+void hzp_attn_output_backward(struct hzp_plan *plan, const struct hzp_layer *layer,
+                              const struct hzp_layer_space *kept, const struct hzp_layer_grads *g);
 void hzp_attn_backward(struct hzp_plan *plan, const struct hzp_layer *layer,
                        const struct hzp_layer_space *kept, const struct hzp_layer_grads *g,
                        const struct hzp_packed *packed);

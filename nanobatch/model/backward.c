@@ -201,7 +201,8 @@ static void add_again(struct hzp_plan *chain, const struct hzp_layer *layer, int
         if (s->recompute == HZP_RECOMPUTE_LAYER)
             hzp_layer_attend(chain, layer, &space, &chunk);
         chain->layer = (int16_t)layer->index;
-        if (s->recompute == HZP_RECOMPUTE_LAYER && !layer->model->tensor)
+        if (s->recompute == HZP_RECOMPUTE_LAYER && !layer->model->tensor &&
+            !layer->model->config->parallel)
             hzp_attn_output(chain, layer, &space);
         hzp_mlp_again(chain, layer, &space);
         chain->layer = -1;

@@ -55,11 +55,12 @@ void hzp_head_forward(struct hzp_plan *plan, const struct hzp_layer *layer,
                                     .eps = layer->model->config->norm_eps};
     float scale = layer->model->config->logits_scale;
     const struct hzp_model_config *c = layer->model->config;
-    bool kept = s->normed_kept || s->rstd || s->quantum_flops || scale || c->norm_plus_one;
+    bool kept = s->normed_kept || s->rstd || s->quantum_flops || scale || c->norm_plus_one ||
+                c->norm_centred;
     both.product.a = s->picked;
     if (kept || !hzp_plan_project(plan, layer->model, &both)) {
         HZP_PLAN_NEXT(plan, rmsnorm, .x = s->picked, .w = both.norm, .y = s->normed,
-                      .rstd = s->rstd, .eps = both.eps, .plus_one = c->norm_plus_one);
+                      .rstd = s->rstd, .eps = both.eps, HZP_NORM_KIND(c));
         scale_by(plan, s->normed, scale);
         hzp_plan_add_matmul(plan, s->quantum_flops, &product);
     }
@@ -87,7 +88,7 @@ void hzp_head_backward(struct hzp_plan *plan, const struct hzp_layer *layer, con
     HZP_PLAN_NEXT(plan, rmsnorm_bwd, .dy = s->dnormed, .x = s->picked,
                   .w = hzp_layer_weight(layer, HZP_FINAL_NORM), .dx = s->dpicked,
                   .dw = hzp_layer_grad(layer, HZP_FINAL_NORM), .rstd = s->rstd,
-                  .plus_one = layer->model->config->norm_plus_one);
+                  HZP_NORM_KIND(layer->model->config));
     /* Scatter: the transpose of a gather is the backward pass of a table look-up. */
     HZP_PLAN_NEXT(plan, embed_bwd, .dtable = dx, .dy = s->dpicked, .id = row);
 }

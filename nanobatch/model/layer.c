@@ -24,7 +24,12 @@ void hzp_layer_backward(struct hzp_plan *plan, const struct hzp_layer *layer,
                         const struct hzp_packed *packed)
 {
     plan->layer = (int16_t)layer->index;
+    bool parallel = layer->model->config->parallel; /* attention's product had the same dx */
+    if (parallel)
+        hzp_attn_output_backward(plan, layer, kept, g);
     hzp_mlp_backward(plan, layer, kept, g);
+    if (!parallel)
+        hzp_attn_output_backward(plan, layer, kept, g);
     hzp_attn_backward(plan, layer, kept, g, packed);
     plan->layer = -1;
 }

@@ -7,6 +7,8 @@
  * The backward pass computes normed and inner again from x_mid and gate_up; keeping them would cost
  * more memory than the passes over them cost time.
  *
+ * In parallel layers (Cohere) gate_up reads attention's normed, that of x_in.
+ *
  * Another kind of MLP is another pair of these two functions.
  *
  * Thread: engine.

@@ -106,7 +106,7 @@ static void quantize(struct hzp_plan *plan, const struct hzp_layer_space *s, str
 /* Whether the ops that are several in one compute this model's norm and gate. */
 static bool has_fused(const struct hzp_model_config *c)
 {
-    return !c->norm_plus_one && !c->no_norm_before && !c->gelu;
+    return !c->norm_plus_one && !c->norm_centred && !c->no_norm_before && !c->gelu;
 }
 
 /* Whether norm and SwiGLU write the narrow buffer themselves. */
@@ -169,7 +169,8 @@ static void norm_divided(struct hzp_plan *plan, const struct hzp_layer *layer, e
                                     .w = hzp_layer_weight(layer, role),
                                     .y = hzp_tensor_own_rows(model, s->normed),
                                     .rstd = rstd,
-                                    .eps = model->config->norm_eps};
+                                    .eps = model->config->norm_eps,
+                                    HZP_NORM_KIND(model->config)};
     if (s->ahead)
         hzp_plan_next_on(plan, HZP_OP_rmsnorm, (enum hzp_lane_name)plan->network_lane, &norm);
     else
@@ -197,7 +198,7 @@ void hzp_stream_normed(struct hzp_plan *plan, const struct hzp_layer *layer, enu
         HZP_PLAN_NEXT(plan, cast, .x = x, .y = y);
     else
         HZP_PLAN_NEXT(plan, rmsnorm, .x = x, .w = w, .y = y, .rstd = rstd, .eps = c->norm_eps,
-                      .plus_one = c->norm_plus_one);
+                      HZP_NORM_KIND(c));
 }
 
 /* The norm, the product and SwiGLU as one op; false: not possible. */
@@ -209,7 +210,8 @@ static bool project_normed(struct hzp_plan *plan, const struct hzp_layer *layer,
     struct hzp_project_args args = {.norm = hzp_layer_weight(layer, p->norm),
                                     .eps = layer->model->config->norm_eps,
                                     .gated = p->inner.ptr != NULL};
-    if (p->rstd || s->quantum_flops || divided || s->narrow.ptr || !has_fused(layer->model->config))
+    if (p->rstd || p->kept || s->quantum_flops || divided || s->narrow.ptr ||
+        !has_fused(layer->model->config))
         return false;
     args.product = forward_args(layer, p->role, s, x, p->bias, args.gated ? p->inner : y);
     return hzp_plan_project(plan, layer->model, &args);
@@ -221,13 +223,14 @@ static void norm_rows(struct hzp_plan *plan, const struct hzp_layer *layer,
                       struct hzp_mat x)
 {
     bool divided = s->part.ptr && !p->whole;
-    if (has_codes(layer, s) && !p->rstd && !divided) {
+    if (has_codes(layer, s) && !p->rstd && !divided && !p->kept) {
         HZP_PLAN_NEXT(plan, codes, .x = x, .norm = hzp_layer_weight(layer, p->norm),
                       .y = hzp_mat_cols(s->narrow, 0, x.cols), .scale = s->narrow_scale,
                       .eps = layer->model->config->norm_eps);
         return;
     }
-    hzp_stream_norm(plan, layer, p->norm, s, x, p->rstd, p->whole);
+    if (!p->kept)
+        hzp_stream_norm(plan, layer, p->norm, s, x, p->rstd, p->whole);
     quantize(plan, s, s->normed);
 }
 
@@ -263,7 +266,8 @@ static void norm_ahead(struct hzp_plan *plan, const struct hzp_layer *layer, enu
 {
     struct hzp_layer next = *layer;
     if (role == HZP_O) {
-        norm_divided(plan, layer, HZP_MLP_NORM, s, x, s->rstd_mlp);
+        if (!layer->model->config->parallel)
+            norm_divided(plan, layer, HZP_MLP_NORM, s, x, s->rstd_mlp);
     } else if (!s->x_last) {
         next.index++;
         norm_divided(plan, &next, HZP_ATTN_NORM, s, x, s->rstd_attn);
@@ -287,7 +291,7 @@ static void add_normed(struct hzp_plan *plan, const struct hzp_layer *layer, enu
         quantize(plan, s, x);
     hzp_plan_add_matmul(plan, s->quantum_flops, &args);
     HZP_PLAN_NEXT(plan, rmsnorm, .x = wide, .w = hzp_layer_weight(layer, post_of(role)),
-                  .add = from, .y = to, .eps = c->norm_eps, .plus_one = c->norm_plus_one);
+                  .add = from, .y = to, .eps = c->norm_eps, HZP_NORM_KIND(c));
 }
 
 void hzp_stream_add(struct hzp_plan *plan, const struct hzp_layer *layer, enum hzp_role role,
@@ -339,10 +343,10 @@ void hzp_norm_backward(struct hzp_plan *plan, const struct hzp_layer *layer, enu
     const struct hzp_model_config *c = layer->model->config;
     struct hzp_mat w = hzp_layer_weight(layer, role), dx = hzp_mat_cols(g->dwide, 0, x.cols);
     HZP_PLAN_NEXT(plan, rmsnorm, .x = x, .w = w, .y = scratch, .rstd = g->rstd, .eps = c->norm_eps,
-                  .plus_one = c->norm_plus_one);
+                  HZP_NORM_KIND(c));
     HZP_PLAN_NEXT(plan, fill, .y = dx);
     HZP_PLAN_NEXT(plan, rmsnorm_bwd, .dy = dy, .x = x, .w = w, .dx = dx,
-                  .dw = hzp_layer_grad(layer, role), .rstd = g->rstd, .plus_one = c->norm_plus_one);
+                  .dw = hzp_layer_grad(layer, role), .rstd = g->rstd, HZP_NORM_KIND(c));
 }
 
 struct hzp_mat hzp_stream_grad_of(struct hzp_plan *plan, const struct hzp_layer *layer,
@@ -383,5 +387,5 @@ void hzp_stream_back(struct hzp_plan *plan, const struct hzp_layer *layer, enum 
                                 g->dnormed);
     HZP_PLAN_NEXT(plan, rmsnorm_bwd, .dy = g->dnormed, .x = x, .w = w, .dx = g->dx,
                   .dw = hzp_layer_grad(layer, norm), .rstd = rstd,
-                  .plus_one = layer->model->config->norm_plus_one);
+                  HZP_NORM_KIND(layer->model->config));
 }

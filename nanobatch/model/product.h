@@ -19,6 +19,9 @@
 #include "nanobatch/plan/plan.h"
 #include "weights/units.h"
 
+/* What a norm op of a model of configuration c computes. */
+#define HZP_NORM_KIND(c) .plus_one = (c)->norm_plus_one, .centred = (c)->norm_centred
+
 /* Where builders find a layer's weights and gradients.  All borrowed. */
 struct hzp_layer {
     const struct hzp_model *model;
@@ -62,6 +65,7 @@ struct hzp_normed_product {
     enum hzp_role norm, role;
     float *rstd;
     bool whole; /* as in hzp_stream_norm */
+    bool kept;  /* the space's normed has the norm already */
     struct hzp_mat bias, inner;
 };
 bool hzp_normed_product(struct hzp_plan *plan, const struct hzp_layer *layer,

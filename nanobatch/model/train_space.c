@@ -56,12 +56,14 @@ static void cut_attention(const struct hzp_train_space *s, char *base, size_t *a
     k->lse = hzp_mat_cut(base, at, rows, w.heads, HZP_F32).ptr;
 }
 
-/* The ranks of slices keep x_mid: computing it again would take a sum over the ranks. */
+/* The ranks of slices keep x_mid: computing it again would take a sum over the ranks.  Parallel
+ * layers need none: their backward pass does not read it. */
 static bool keeps_mid(const struct hzp_train_space *s, const struct hzp_layout *layout,
                       enum hzp_recompute recompute)
 {
     bool again = recompute == HZP_RECOMPUTE_LAYER;
-    return !s->config.forward_only && (!again || layout->slice.ranks > 1);
+    return !s->config.forward_only && !layout->config.parallel &&
+           (!again || layout->slice.ranks > 1);
 }
 
 /* What layer l keeps; *k has what layers use in turn. */

@@ -381,7 +381,7 @@ static void slice_norm(struct hzp_plan *chain, const struct hzp_model *model,
     add_squares_of(chain, s, &grad, 0, unit->decayed, &s->result->sumsq);
     for (int32_t i = unit->first; i < unit->first + unit->tensors; i++) {
         const struct hzp_tensor *t = &model->layout->tensor[i];
-        bool own = counts || t->role == HZP_QKV_BIAS;
+        bool own = counts || t->role == HZP_QKV_BIAS || t->role == HZP_SINK;
         if (t->offset >= unit->decayed)
             add_squares_of(chain, s, &grad, t->offset, t->offset + (size_t)t->cols,
                            own ? &s->result->sumsq : &s->result->elsewhere);

@@ -219,7 +219,7 @@ static void normal(const struct hzp_item *item, union args *ret)
         HOLE(&ret->rope.kv, type, offsetof(struct hzp_kv, k_scale));
         break;
     case HZP_OP_rmsnorm:
-        TAIL(&ret->norm, plus_one);
+        TAIL(&ret->norm, centred);
         break;
     case HZP_OP_codes:
         TAIL(&ret->codes, eps);

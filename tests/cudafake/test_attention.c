@@ -168,22 +168,24 @@ static const struct hzp_heads heads = {HEADS, KV_HEADS, DIM};
 
 static struct hzp_attn_packed_args forward(char *const *mem)
 {
-    return (struct hzp_attn_packed_args){
-        mat(mem, QKV, WIDE), mat(mem, OUT, NARROW), (float *)mem[LSE], segs(), heads, 0.125f, 0, 0};
+    return (struct hzp_attn_packed_args){.qkv = mat(mem, QKV, WIDE),
+                                         .out = mat(mem, OUT, NARROW),
+                                         .lse = (float *)mem[LSE],
+                                         .segs = segs(),
+                                         .heads = heads,
+                                         .scale = 0.125f};
 }
 
 static struct hzp_attn_packed_bwd_args backward(char *const *mem)
 {
-    return (struct hzp_attn_packed_bwd_args){mat(mem, QKV, WIDE),
-                                             mat(mem, OUT, NARROW),
-                                             mat(mem, DOUT, NARROW),
-                                             mat(mem, DQKV, WIDE),
-                                             (float *)mem[LSE],
-                                             segs(),
-                                             heads,
-                                             0.125f,
-                                             0,
-                                             0};
+    return (struct hzp_attn_packed_bwd_args){.qkv = mat(mem, QKV, WIDE),
+                                             .out = mat(mem, OUT, NARROW),
+                                             .dout = mat(mem, DOUT, NARROW),
+                                             .dqkv = mat(mem, DQKV, WIDE),
+                                             .lse = (float *)mem[LSE],
+                                             .segs = segs(),
+                                             .heads = heads,
+                                             .scale = 0.125f};
 }
 
 /* The device's matrix is the host's, within a part of the largest value; what the op does not write

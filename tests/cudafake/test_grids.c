@@ -45,7 +45,7 @@ static const char *const unlimited[] = {
     "xent",       "embed_bwd",     "group_sums",   "group_end",     "sumsq",         "sumsq_end",
     "audit",      "audit_end",     "flash",        "bwd_delta",     "bwd_keys",      "bwd_rows",
     "attn_paged", "attn_packed",   "packed_bwd_q", "packed_bwd_kv", "attn_lay",      "matmul",
-    "project",    "tiles_e4m3",    "link_sum",
+    "project",    "tiles_e4m3",    "link_sum",     "sink_bwd",
 };
 
 static bool listed(const char *const *list, int count, const char *name)

@@ -168,6 +168,8 @@ static void test_attention(void **state)
     BROKEN(attn_decode, a, kv.k_scale, (float *)memory[5], "pages are not E4M3");
     BROKEN(attn_decode, a, kv.pages, 0, "no pages");
     BROKEN(attn_decode, a, out.cols, 12, "out is not");
+    BROKEN(attn_decode, a, sink, mat(7, 1, 3), "sink is not [1][heads]");
+    BROKEN(attn_decode, a, sink, bf16(7, 1, 4), "qkv and sink differ in type");
     BROKEN(attn_prefill, a, segs.rows_max, 5, "segments do not fit");
     BROKEN(attn_prefill, a, out.ptr, memory[2], "out overlaps k");
 
@@ -206,6 +208,7 @@ static void test_attention(void **state)
                                          .segs = p.segs,
                                          .heads = a.heads};
     BROKEN(attn_packed_bwd, b, window, -1, "window or cap is negative");
+    BROKEN(attn_packed_bwd, b, dsink, mat(7, 1, 4), "there is no sink");
     BROKEN(attn_packed_bwd, b, lse, NULL, "lse is absent");
     BROKEN(attn_packed_bwd, b, dqkv.cols, 31, "differ in shape");
     BROKEN(attn_packed_bwd, b, dout.type, HZP_BF16, "differ in type");
@@ -214,7 +217,7 @@ static void test_attention(void **state)
 static void test_training(void **state)
 {
     struct hzp_rmsnorm_bwd_args n = {
-        mat(0, 3, 8), mat(1, 3, 8), mat(2, 1, 8), mat(3, 3, 8), mat(4, 1, 8), memory[5], 0};
+        mat(0, 3, 8), mat(1, 3, 8), mat(2, 1, 8), mat(3, 3, 8), mat(4, 1, 8), memory[5], 0, 0};
     BROKEN(rmsnorm_bwd, n, dw.cols, 7, "dw is not");
     BROKEN(rmsnorm_bwd, n, dx.type, HZP_BF16, "dx is not F32");
     BROKEN(rmsnorm_bwd, n, rstd, NULL, "rstd is absent");

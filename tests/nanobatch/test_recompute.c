@@ -138,6 +138,7 @@ static struct closed closed_form(const struct hzp_model_config *c, bool one)
         ret.all += 3 * products + 12 * attn * seen;
         ret.mlp += up;
         ret.layer += products - up / 2 + 4 * attn * seen;
+        ret.layer -= c->parallel ? 2 * ROWS * width * attn : 0; /* x_mid is not needed again */
         ret.more += 2 * attn * seen;
         ret.more += c->norm_after ? 2 * ROWS * width * (attn + (uint64_t)inner[l]) : 0;
     }
@@ -210,7 +211,7 @@ static void test_recompute(void **state)
     check("cpu", HZP_BF16, &config);
 }
 
-/* Norms behind products, windows, caps. */
+/* Norms behind products, windows, caps, parallel layers. */
 static void test_kinds(void **state)
 {
     (void)state;
@@ -230,6 +231,12 @@ static void test_kinds(void **state)
     c.kind[1].local = true;
     c.rope_local_theta = 100;
     strcpy(c.family, "gemma3_text");
+    check("cpu", HZP_F32, &c);
+    check("cpu", HZP_BF16, &c);
+    c.norm_after = c.qk_norm = c.norm_plus_one = c.gelu = c.kind[1].local = false;
+    c.norm_centred = c.parallel = c.kind[0].no_rope = true;
+    c.score_cap = c.logit_cap = 0;
+    strcpy(c.family, "cohere2");
     check("cpu", HZP_F32, &c);
     check("cpu", HZP_BF16, &c);
 }

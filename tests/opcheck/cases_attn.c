@@ -110,7 +110,15 @@ static void table_make(struct oc_io *io, struct hzp_attn_paged_args *a, int32_t 
     a->line = line;
 }
 
-static const char *bound_text(int window, float cap)
+/* One more score of each head, of the size of the others. */
+static struct hzp_mat sink_make(struct oc_io *io, int32_t heads, enum hzp_dtype type)
+{
+    struct hzp_mat sink = oc_mat(io, "sink", 1, heads, type, OC_IN);
+    oc_fill(io, &sink, 2, 4);
+    return sink;
+}
+
+static const char *bound_text(int window, float cap, bool sink)
 {
     static char text[48];
     text[0] = 0;
@@ -118,11 +126,13 @@ static const char *bound_text(int window, float cap)
         snprintf(text, sizeof(text), ", window %d", window);
     if (cap > 0)
         strcat(text, ", cap");
+    if (sink)
+        strcat(text, ", sink");
     return text;
 }
 
 /* pattern or, for decode, rows; heads, kv_heads, dim, page_rows, longest context (decode), whether
- * the page numbers are in a table, whether the pages are E4M3, window, cap */
+ * the page numbers are in a table, whether the pages are E4M3, window, cap, sink */
 static void build_paged(struct oc_io *io, const struct oc_case *c)
 {
     struct hzp_attn_paged_args a = {.heads = {c->p[1], c->p[2], c->p[3]}};
@@ -153,11 +163,13 @@ static void build_paged(struct oc_io *io, const struct oc_case *c)
     a.kv.k = context_make(io, false, &a, &a.kv.k_scale);
     a.kv.v = context_make(io, true, &a, &a.kv.v_scale);
     oc_fill(io, &a.qkv, 1, 10);
+    if (c->p[10])
+        a.sink = sink_make(io, c->p[1], c->type);
     if (c->p[6])
         table_make(io, &a, page);
     oc_args(io, &a, sizeof(a));
     const char *table = a.table ? ", table" : "", *codes = c->p[7] ? ", e4m3 pages" : "";
-    const char *bound = bound_text(a.window, a.cap);
+    const char *bound = bound_text(a.window, a.cap, a.sink.ptr);
     if (decode)
         oc_what(io, "%d rows to %d, %d/%dx%d %s%s%s%s", rows, c->p[5], c->p[1], c->p[2], dim,
                 oc_type_name(c->type), table, codes, bound);
@@ -166,7 +178,7 @@ static void build_paged(struct oc_io *io, const struct oc_case *c)
                 oc_type_name(c->type), table, codes, bound);
 }
 
-/* pattern, heads, kv_heads, dim, keep lse, window, cap */
+/* pattern, heads, kv_heads, dim, keep lse, window, cap, sink */
 static void build_packed(struct oc_io *io, const struct oc_case *c)
 {
     struct hzp_attn_packed_args a = {.heads = {c->p[1], c->p[2], c->p[3]},
@@ -182,12 +194,14 @@ static void build_packed(struct oc_io *io, const struct oc_case *c)
     if (c->p[4])
         a.lse = oc_array(io, "lse", OC_F32, rows * c->p[1], OC_OUT);
     oc_fill(io, &a.qkv, 1, 10);
+    if (c->p[7])
+        a.sink = sink_make(io, c->p[1], c->type);
     oc_args(io, &a, sizeof(a));
     oc_what(io, "%s, %d/%dx%d %s%s%s", patterns[c->p[0]].name, c->p[1], c->p[2], dim,
-            oc_type_name(c->type), c->p[4] ? " +lse" : "", bound_text(a.window, a.cap));
+            oc_type_name(c->type), c->p[4] ? " +lse" : "", bound_text(a.window, a.cap, a.sink.ptr));
 }
 
-/* pattern, heads, kv_heads, dim, window, cap */
+/* pattern, heads, kv_heads, dim, window, cap, sink */
 static void build_packed_bwd(struct oc_io *io, const struct oc_case *c)
 {
     struct hzp_attn_packed_bwd_args a = {.heads = {c->p[1], c->p[2], c->p[3]},
@@ -205,13 +219,18 @@ static void build_packed_bwd(struct oc_io *io, const struct oc_case *c)
     a.lse = lse;
     oc_fill(io, &a.qkv, 1, 4);
     oc_fill(io, &a.dout, 1, 10);
-    struct hzp_attn_packed_args forward = {a.qkv,   a.out,   lse,   a.segs,
-                                           a.heads, a.scale, a.cap, a.window};
+    if (c->p[6]) {
+        a.sink = sink_make(io, c->p[1], c->type);
+        a.dsink = oc_mat(io, "dsink", 1, c->p[1], HZP_F32, OC_INOUT);
+        oc_fill(io, &a.dsink, 0.1, 10);
+    }
+    struct hzp_attn_packed_args forward = {a.qkv,   a.out,   a.sink, lse,     a.segs,
+                                           a.heads, a.scale, a.cap,  a.window};
     hzp_ref_fill(ref);
     ref[HZP_OP_attn_packed](NULL, &forward);
     oc_args(io, &a, sizeof(a));
     oc_what(io, "%s, %d/%dx%d %s%s", patterns[c->p[0]].name, c->p[1], c->p[2], dim,
-            oc_type_name(c->type), bound_text(a.window, a.cap));
+            oc_type_name(c->type), bound_text(a.window, a.cap, a.sink.ptr));
 }
 
 #define DECODE(type, flags, ...)                                                                   \
@@ -380,5 +399,18 @@ const struct oc_case oc_cases_many[] = {
     BOTH(BWD, 0, 5, 3, 1, 80, 20, 2),
     BOTH(BWD, 0, 5, 4, 2, 64, 0, 1),
     BOTH(BWD, 0, 5, 2, 1, 64, 40, 2),
+    /* sinks */
+    BOTH(DECODE, 0, 5, 4, 4, 8, 16, 40, 0, 0, 0, 0, 1),
+    BOTH(DECODE, OC_GAPS, 7, 6, 2, 64, 16, 900, 0, 0, 17, 0, 1),
+    BOTH(DECODE, 0, 3, 24, 2, 128, 16, 700, 1, 0, 0, 0, 1),
+    BOTH(DECODE, 0, 4, 8, 1, 128, 16, 900, 0, 1, 200, 0, 1),
+    BOTH(PREFILL, OC_GAPS, 7, 6, 2, 64, 16, 0, 0, 0, 17, 0, 1),
+    BOTH(PREFILL, 0, 2, 3, 1, 80, 5, 0, 0, 0, 0, 2, 1),
+    BOTH(PREFILL, 0, 7, 4, 1, 128, 16, 0, 1, 1, 0, 0, 1),
+    BOTH(PACKED, 0, 10, 4, 1, 128, 1, 17, 0, 1),
+    BOTH(PACKED, 0, 5, 3, 1, 80, 1, 0, 0, 1),
+    BOTH(BWD, 0, 5, 4, 4, 8, 1, 0, 1),
+    BOTH(BWD, OC_GAPS, 5, 6, 2, 64, 33, 0, 1),
+    BOTH(BWD, 0, 5, 3, 1, 128, 0, 0, 1),
     {0},
 };

@@ -22,11 +22,11 @@ static void build_embed(struct oc_io *io, const struct oc_case *c)
     oc_what(io, "%d rows of %dx%d %s from %d", rows, vocab, width, oc_type_name(c->type), c->p[3]);
 }
 
-/* rows, cols, keep rstd, 1 + w, add (2: in place) */
+/* rows, cols, keep rstd, 1 + w, add (2: in place), centred */
 static void build_rmsnorm(struct oc_io *io, const struct oc_case *c)
 {
     int32_t rows = c->p[0], cols = c->p[1];
-    struct hzp_rmsnorm_args a = {.eps = 1e-5f, .plus_one = c->p[3]};
+    struct hzp_rmsnorm_args a = {.eps = 1e-5f, .plus_one = c->p[3], .centred = c->p[5]};
     enum hzp_dtype type = c->p[4] ? HZP_F32 : c->type;
     a.x = oc_mat(io, "x", rows, cols, HZP_F32, OC_IN);
     a.w = oc_mat(io, "w", 1, cols, c->type, OC_IN);
@@ -44,8 +44,8 @@ static void build_rmsnorm(struct oc_io *io, const struct oc_case *c)
     if (c->p[4])
         oc_fill(io, &a.add, 1, 300);
     oc_args(io, &a, sizeof(a));
-    oc_what(io, "%dx%d %s%s%s%s", rows, cols, oc_type_name(c->type), c->p[2] ? " +rstd" : "",
-            c->p[3] ? ", 1 + w" : "", c->p[4] ? ", add" : "");
+    oc_what(io, "%dx%d %s%s%s%s%s", rows, cols, oc_type_name(c->type), c->p[2] ? " +rstd" : "",
+            c->p[3] ? ", 1 + w" : "", c->p[4] ? ", add" : "", c->p[5] ? ", centred" : "");
 }
 
 /* m, n, k, trans_a, trans_b, bias, accumulate (2: from elsewhere), c has a's type */
@@ -746,6 +746,9 @@ const struct oc_case oc_cases_kinds[] = {
     BOTH(RMSNORM, OC_GAPS, 9, 33, 1, 0, 1),
     BOTH(RMSNORM, 0, 9, 264, 1, 1, 2),
     BOTH(RMSNORM, 0, 0, 8, 0, 0, 2),
+    BOTH(RMSNORM, OC_GAPS, 7, 97, 1, 0, 0, 1),
+    BOTH(RMSNORM, 0, 5, 264, 1, 0, 0, 1),
+    BOTH(RMSNORM, OC_GAPS, 2, 33, 0, 1, 1, 1),
     BOTH(ROPE, OC_GAPS, 9, 4, 2, 8, 11, 16, 5),
     BOTH(ROPE, OC_IN_PLACE, 33, 6, 3, 128, 11, 16, 3, 1),
     BOTH(ROPE, 0, 5, 3, 1, 80, 9),

@@ -152,11 +152,11 @@ static void build_embed_bwd(struct oc_io *io, const struct oc_case *c)
     oc_what(io, "%d rows into %dx%d from %d", rows, vocab, width, c->p[3]);
 }
 
-/* rows, cols, dw wanted, dy is F32 whatever the type */
+/* rows, cols, dw wanted, dy (2: w) is F32 whatever the type, 1 + w, centred */
 static void build_rmsnorm_bwd(struct oc_io *io, const struct oc_case *c)
 {
     int32_t rows = c->p[0], cols = c->p[1];
-    struct hzp_rmsnorm_bwd_args a = {.plus_one = c->p[4]};
+    struct hzp_rmsnorm_bwd_args a = {.plus_one = c->p[4], .centred = c->p[5]};
     float *rstd = oc_array(io, "rstd", OC_F32, rows, OC_IN);
     a.dy = oc_mat(io, "dy", rows, cols, c->p[3] == 1 ? HZP_F32 : c->type, OC_IN);
     a.x = oc_mat(io, "x", rows, cols, HZP_F32, OC_IN);
@@ -174,9 +174,11 @@ static void build_rmsnorm_bwd(struct oc_io *io, const struct oc_case *c)
     if (c->p[2])
         oc_fill(io, &a.dw, 0.1, 10);
     for (int32_t r = 0; r < rows; r++) {
-        double sum = 0;
+        double sum = 0, centre = 0;
+        for (int32_t i = 0; a.centred && i < cols; i++)
+            centre += oc_get(&a.x, r, i) / cols;
         for (int32_t i = 0; i < cols; i++)
-            sum += (double)oc_get(&a.x, r, i) * oc_get(&a.x, r, i);
+            sum += pow(oc_get(&a.x, r, i) - centre, 2);
         rstd[r] = (float)(1 / sqrt(sum / cols + 1e-5));
     }
     oc_args(io, &a, sizeof(a));
@@ -403,6 +405,9 @@ const struct oc_case oc_cases_grad_kinds[] = {
     XENT(0, 5, 96, 2, 0, 0, 2),
     BOTH(RMSNORM, OC_GAPS, 7, 97, 1, 0, 1),
     BOTH(RMSNORM, 0, 69, 264, 1, 0, 1),
+    BOTH(RMSNORM, OC_GAPS, 7, 97, 1, 0, 0, 1),
+    BOTH(RMSNORM, 0, 69, 264, 1, 0, 0, 1),
+    BOTH(RMSNORM, 0, 5, 33, 0, 1, 1, 1),
     BOTH(ROPE, OC_GAPS, 9, 4, 2, 8, 11),
     BOTH(ROPE, 0, 17, 8, 2, 128, 11),
     BOTH(ROPE, 0, 4, 3, 1, 80, 9),

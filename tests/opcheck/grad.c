@@ -146,9 +146,9 @@ static void grad_embed(struct probe *p)
     check(p, "dtable", &f.table, &b.dtable, true);
 }
 
-static void grad_rmsnorm(struct probe *p, bool plus_one)
+static void grad_rmsnorm(struct probe *p, bool plus_one, bool centred)
 {
-    struct hzp_rmsnorm_args f = {.eps = 1e-3f, .plus_one = plus_one};
+    struct hzp_rmsnorm_args f = {.eps = 1e-3f, .plus_one = plus_one, .centred = centred};
     f.x = nice(p->f, "x", 5, 13);
     f.w = nice(p->f, "w", 1, 13);
     f.y = p->y = oc_mat(p->f, "y", 5, 13, HZP_F32, OC_OUT);
@@ -157,7 +157,7 @@ static void grad_rmsnorm(struct probe *p, bool plus_one)
     oc_args(p->f, &f, sizeof(f));
     loss(p);
 
-    struct hzp_rmsnorm_bwd_args b = {.plus_one = plus_one};
+    struct hzp_rmsnorm_bwd_args b = {.plus_one = plus_one, .centred = centred};
     float *rstd = oc_array(p->b, "rstd", OC_F32, 5, OC_IN);
     memcpy(rstd, p->f_result + ((uint8_t *)f.rstd - p->f->image), 5 * sizeof(float));
     b.dy = same(p->b, "dy", &p->weight);
@@ -221,7 +221,8 @@ static struct hzp_segs documents(struct oc_io *io)
     return (struct hzp_segs){row0, pos0, 3, 5, 5};
 }
 
-static void grad_attn(struct probe *p, int32_t heads, int32_t kv_heads, int32_t window, float cap)
+static void grad_attn(struct probe *p, int32_t heads, int32_t kv_heads, int32_t window, float cap,
+                      bool sink)
 {
     enum { ROWS = 9, DIM = 4 };
     int32_t width = (heads + 2 * kv_heads) * DIM;
@@ -229,6 +230,8 @@ static void grad_attn(struct probe *p, int32_t heads, int32_t kv_heads, int32_t 
         .heads = {heads, kv_heads, DIM}, .scale = 0.5f, .cap = cap, .window = window};
     f.qkv = nice(p->f, "qkv", ROWS, width);
     f.out = p->y = oc_mat(p->f, "out", ROWS, heads * DIM, HZP_F32, OC_OUT);
+    if (sink)
+        f.sink = nice(p->f, "sink", 1, heads);
     f.lse = oc_array(p->f, "lse", OC_F32, ROWS * heads, OC_OUT);
     f.segs = documents(p->f);
     p->weight = nice(p->f, "weight", ROWS, heads * DIM);
@@ -244,15 +247,22 @@ static void grad_attn(struct probe *p, int32_t heads, int32_t kv_heads, int32_t 
     b.out = same(p->b, "out", &out);
     b.dout = same(p->b, "dout", &p->weight);
     b.dqkv = oc_mat(p->b, "dqkv", ROWS, width, HZP_F32, OC_OUT);
+    if (sink) {
+        b.sink = same(p->b, "sink", &f.sink);
+        b.dsink = nice(p->b, "dsink", 1, heads);
+    }
     b.lse = lse;
     b.segs = documents(p->b);
     backward(p, &b, sizeof(b));
     check(p,
-          cap > 0             ? "dqkv, window, cap"
+          sink                ? "dqkv, sink"
+          : cap > 0           ? "dqkv, window, cap"
           : window            ? "dqkv, window"
           : heads == kv_heads ? "dqkv"
                               : "dqkv, grouped",
           &f.qkv, &b.dqkv, false);
+    if (sink)
+        check(p, "dsink", &f.sink, &b.dsink, true);
 }
 
 static void grad_swiglu(struct probe *p, bool gelu)
@@ -391,15 +401,17 @@ int oc_grad(struct oc_target *target, const char *pattern, uint64_t seed)
         call;                                                                                      \
     }
     GRAD(embed_bwd, embed, grad_embed(&p))
-    GRAD(rmsnorm_bwd, rmsnorm, grad_rmsnorm(&p, false))
-    GRAD(rmsnorm_bwd, rmsnorm, grad_rmsnorm(&p, true))
+    GRAD(rmsnorm_bwd, rmsnorm, grad_rmsnorm(&p, false, false))
+    GRAD(rmsnorm_bwd, rmsnorm, grad_rmsnorm(&p, true, false))
+    GRAD(rmsnorm_bwd, rmsnorm, grad_rmsnorm(&p, false, true))
     GRAD(rope_bwd, rope, grad_rope(&p, false, false))
     GRAD(rope_bwd, rope, grad_rope(&p, true, false))
     GRAD(rope_bwd, rope, grad_rope(&p, true, true))
-    GRAD(attn_packed_bwd, attn_packed, grad_attn(&p, 2, 2, 0, 0))
-    GRAD(attn_packed_bwd, attn_packed, grad_attn(&p, 4, 2, 0, 0))
-    GRAD(attn_packed_bwd, attn_packed, grad_attn(&p, 4, 2, 2, 0))
-    GRAD(attn_packed_bwd, attn_packed, grad_attn(&p, 2, 1, 3, 0.7f))
+    GRAD(attn_packed_bwd, attn_packed, grad_attn(&p, 2, 2, 0, 0, false))
+    GRAD(attn_packed_bwd, attn_packed, grad_attn(&p, 4, 2, 0, 0, false))
+    GRAD(attn_packed_bwd, attn_packed, grad_attn(&p, 4, 2, 2, 0, false))
+    GRAD(attn_packed_bwd, attn_packed, grad_attn(&p, 2, 1, 3, 0.7f, false))
+    GRAD(attn_packed_bwd, attn_packed, grad_attn(&p, 4, 2, 3, 0, true))
     GRAD(swiglu_bwd, swiglu, grad_swiglu(&p, false))
     GRAD(swiglu_bwd, swiglu, grad_swiglu(&p, true))
     GRAD(xent, xent, grad_xent(&p, false, HZP_LOSS_XENT, 0, 0))

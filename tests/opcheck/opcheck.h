@@ -14,7 +14,7 @@
 #include "base/err.h"
 #include "device/device.h"
 
-enum { OC_BUFS_MAX = 24, OC_ARGS_MAX = 512, OC_PARAMS = 10 };
+enum { OC_BUFS_MAX = 24, OC_ARGS_MAX = 512, OC_PARAMS = 11 };
 
 enum oc_elem { OC_F32, OC_BF16, OC_I16, OC_I32, OC_F64, OC_U64, OC_BYTES, OC_E4M3, OC_Q8 };
 enum oc_role { OC_IN, OC_OUT, OC_INOUT, OC_SCRATCH /* undefined afterwards */ };

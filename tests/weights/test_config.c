@@ -83,6 +83,36 @@ static void test_kinds(void **state)
     assert_true(c.neighbours && !c.qkv_bias && !c.norm_after);
     read_bad(TINY("glm", ", \"attention_bias\": 1"), HZP_EFORMAT, "attention_bias", "");
     read_bad(TINY("glm4", ", \"head_dim\": 6"), HZP_EFORMAT, "partial_rotary_factor", "even");
+    c = read_good(TINY("cohere2", ", \"sliding_window\": 5, \"layer_norm_eps\": 1e-3"), NULL);
+    assert_true(c.norm_centred && c.parallel && c.neighbours && c.tied && !c.no_norm_before);
+    assert_true(c.logits_scale == 0.0625f && c.norm_eps == 1e-3f);
+    assert_true(hzp_config_kind(&c, 2)->window == 5 && !hzp_config_kind(&c, 2)->no_rope);
+    c = read_good(TINY("cohere2", ", \"sliding_window_pattern\": 2, \"logit_scale\": 1"), NULL);
+    assert_true(hzp_config_kind(&c, 1)->no_rope && !hzp_config_kind(&c, 1)->window);
+    assert_true(!hzp_config_kind(&c, 0)->no_rope && c.logits_scale == 0);
+    c = read_good(TINY("granite_swa", ", \"sliding_window\": 6, \"layer_rope_theta\": [7, 0, 9]"),
+                  NULL);
+    assert_true(c.sinks && c.rope_theta == 7 && c.rope_local_theta == 9);
+    assert_true(!hzp_config_kind(&c, 0)->window && !hzp_config_kind(&c, 0)->no_rope);
+    assert_true(hzp_config_kind(&c, 1)->window == 6 && hzp_config_kind(&c, 1)->no_rope);
+    assert_true(hzp_config_kind(&c, 2)->window == 6 && hzp_config_kind(&c, 2)->local);
+    read_bad(TINY("granite_swa", ", \"layer_rope_theta\": [7, 8, 9]"), HZP_EUNSUP,
+             "layer_rope_theta", "8 and 9");
+    read_bad(TINY("granite_swa", ", \"layer_rope_theta\": [7, 8]"), HZP_EFORMAT, "layer_rope_theta",
+             "3 numbers");
+    read_bad(TINY("granite_swa", ", \"layer_rope_theta\": [7, true, 8]"), HZP_EFORMAT,
+             "layer_rope_theta", "entry");
+    read_bad(TINY("granite", ", \"layer_rope_theta\": [7, 7, 7]"), HZP_EUNSUP, "layer_rope_theta",
+             "granite");
+    c = read_good(TINY("seed_oss", ", \"attention_bias\": false"), NULL);
+    assert_true(!c.qkv_bias && c.heads.dim == 128);
+    read_bad(TINY("seed_oss", ", \"attention_out_bias\": true"), HZP_EUNSUP, "attention_out_bias",
+             "");
+    c = read_good(TINY("cohere", ""), NULL);
+    assert_true(c.parallel && !hzp_config_has_no_rope(&c));
+    read_bad(TINY("cohere", ", \"use_qk_norm\": true"), HZP_EUNSUP, "use_qk_norm", "");
+    read_bad(TINY("cohere2", ", \"sliding_window\": null"), HZP_EFORMAT, "sliding_window", "null");
+    read_bad(TINY("llama", ", \"logit_scale\": 0.5"), HZP_EUNSUP, "logit_scale", "0.5");
     c = read_good(TINY("ministral3", ", \"head_dim\": 6, \"rope_parameters\": {\"rope_type\": "
                                      "\"yarn\", \"factor\": 4, \"llama_4_scaling_beta\": 0.1, "
                                      "\"original_max_position_embeddings\": 16}"),

@@ -22,6 +22,7 @@ static const char *const tiny_models[] = {
     TINY("qwen3", ", \"tie_word_embeddings\": false, \"head_dim\": 10"),
     TINY("granite", ", \"embedding_multiplier\": 12.0, \"residual_multiplier\": 0.22, "
                     "\"attention_multiplier\": 0.015625, \"logits_scaling\": 8.0"),
+    TINY("granite_swa", ", \"tie_word_embeddings\": true, \"layer_rope_theta\": [0, 1e4, 1e4]"),
     TINY("smollm3", ", \"tie_word_embeddings\": true, \"no_rope_layers\": [1, 0, 1]"),
     TINY("phi3", ", \"partial_rotary_factor\": 0.7"),
     TINY("olmo2", ""),
@@ -30,4 +31,6 @@ static const char *const tiny_models[] = {
     TINY("olmo3", ", \"sliding_window\": 8"),
     TINY("glm", ", \"head_dim\": 10, \"partial_rotary_factor\": 0.4, \"attention_bias\": false"),
     TINY("glm4", ", \"head_dim\": 10, \"partial_rotary_factor\": 0.6"),
+    TINY("cohere", ", \"tie_word_embeddings\": true"),
+    TINY("cohere2", ", \"tie_word_embeddings\": false, \"sliding_window\": 8"),
 };
