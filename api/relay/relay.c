@@ -242,7 +242,7 @@ static bool resume(struct hzp_exchange *x)
     return !news; /* without memory for the answer the connection is closed */
 }
 
-/* Hangup thread: the client has closed its connection, or its side of it. */
+/* Door thread: the client has closed its connection, or its side of it. */
 static void client_closed(void *ctx)
 {
     struct hzp_relay_call *c = ctx;
@@ -257,7 +257,7 @@ static void client_closed(void *ctx)
 static void leave(struct hzp_exchange *x)
 {
     struct hzp_relay_call *c = x->later;
-    hzp_hangup_forget(x->server->hangup, x->fd);
+    hzp_door_forget(x->server->door, x->fd);
     x->later = NULL;
     hzp_lock_take(&c->lock);
     bool open = c->end == HZP_CALL_OPEN;
@@ -324,7 +324,7 @@ static enum MHD_Result answer(void *ctx, struct hzp_exchange *x, const char *met
     x->resume = resume;
     x->leave = leave;
     x->logged = true;
-    hzp_hangup_watch(x->server->hangup, x->fd, client_closed, c);
+    hzp_door_watch(x->server->door, x->fd, client_closed, c);
     hzp_upstream_add(ctx, c);
     return MHD_YES;
 }

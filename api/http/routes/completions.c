@@ -17,7 +17,7 @@
 #include <string.h>
 #include <time.h>
 
-/* Hangup thread. */
+/* Door thread. */
 static void client_left(void *ctx)
 {
     hzp_completion_leave(ctx);
@@ -55,7 +55,7 @@ void hzp_answer_count(struct hzp_answer *a)
 
 void hzp_answer_end(struct hzp_answer *a)
 {
-    hzp_hangup_forget(a->x->server->hangup, a->x->fd);
+    hzp_door_forget(a->x->server->door, a->x->fd);
     hzp_answer_count(a);
     hzp_completion_end(a->c);
 }
@@ -265,7 +265,7 @@ static int start(struct hzp_exchange *x, struct hzp_completion_params *params,
     x->logged = true;
     int r = hzp_journal_begin(a, reterr);
     if (r == HZP_OK) {
-        hzp_hangup_watch(server->hangup, x->fd, client_left, a->c);
+        hzp_door_watch(server->door, x->fd, client_left, a->c);
         r = hzp_completion_submit(a->c, reterr);
     }
     if (r < 0) {

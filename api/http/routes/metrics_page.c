@@ -345,7 +345,7 @@ static void process(struct hzp_page *p)
 /* Processor time of the threads that speak HTTP, by their names, in seconds. */
 static double http_seconds(void)
 {
-    static const char *const names[] = {"MHD-", "hzp-http", "hzp-notify", "hzp-door", "hzp-hangup"};
+    static const char *const names[] = {"MHD-", "hzp-http", "hzp-notify", "hzp-door"};
     char path[64], name[32] = "";
     double sum = 0;
     HZP_ENDED(hzp_dir_end) DIR *dir = opendir("/proc/self/task");

@@ -163,7 +163,7 @@ static void look(void *ctx)
     if (!w->look(w, left, over, &answered))
         return;
     hzp_notify_unpoll(x->server->notify, &w->note);
-    hzp_hangup_forget(x->server->hangup, x->fd);
+    hzp_door_forget(x->server->door, x->fd);
     if (left || answered == MHD_NO)
         x->closing = true;
     hzp_exchange_wake(x);
@@ -178,7 +178,7 @@ enum MHD_Result hzp_wait(struct hzp_exchange *x, double seconds, struct hzp_wait
     w->end_ns = hzp_now_ns() + (uint64_t)(seconds * 1e9);
     w->look = looks;
     x->resume = hzp_keep_waiting;
-    hzp_hangup_watch(x->server->hangup, x->fd, client_left, w);
+    hzp_door_watch(x->server->door, x->fd, client_left, w);
     hzp_notify_poll(x->server->notify, &w->note);
     return MHD_YES;
 }

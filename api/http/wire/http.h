@@ -13,7 +13,6 @@
  *                              wakes
  *                         the I/O thread of each
  *     api/http/wire/join.h     how long further tokens of a stream wait, to be written together
- *     api/http/wire/hangup.h   notices clients that disconnect while their request waits
  *
  * An exchange that waits is parked: its connection is suspended and costs no thread.  The thread
  * that has news for it calls hzp_exchange_wake(); its I/O thread then continues.  A wake that comes
@@ -32,7 +31,6 @@
 #include "api/engine/engine.h"
 #include "api/http/wire/auth.h"
 #include "api/http/wire/door.h"
-#include "api/http/wire/hangup.h"
 #include "api/http/wire/notify.h"
 #include "api/http/wire/pool.h"
 #include "api/http/wire/port.h"
@@ -80,7 +78,6 @@ struct hzp_server {
     struct hzp_metrics *metrics;
     hzp_count_fn *count;
     struct hzp_auth *auth;
-    struct hzp_hangup *hangup;
     struct hzp_door *door;
     struct hzp_notify *notify;
     struct hzp_pool *pool;
