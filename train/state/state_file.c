@@ -127,7 +127,7 @@ int hzp_state_source_sum(const struct hzp_state_source *source, enum hzp_state_p
 
 /* --- Saving ----------------------------------------------------------------------------------- */
 
-enum hzp_disk_type disk_type(const struct hzp_units *units)
+static enum hzp_disk_type disk_type(const struct hzp_units *units)
 {
     return units->type == HZP_BF16  ? HZP_DISK_BF16
            : units->type == HZP_I16 ? HZP_DISK_I16

@@ -53,7 +53,7 @@ static const char schema3[] =
     "CREATE INDEX marks_by_last ON marks (last);";
 
 /* Since version 4 samples may have weights.  What version 5 added: sessions
- * (train/table/sample_log_sessions.c), and of a version that another server or a directory sent,
+ * (train/table/sample_log_lessons.c), and of a version that another server or a directory sent,
  * where it came from. */
 static const char schema5[] =
     "CREATE TABLE sessions (name TEXT PRIMARY KEY, newest INTEGER NOT NULL) WITHOUT ROWID;"

@@ -71,7 +71,7 @@ void hzp_sample_log_close(struct hzp_sample_log *log); /* NULL: no effect */
 struct hzp_body_key {
     const char *key;     /* chosen by the client; kept for a day at least; NULL: none */
     uint64_t digest;     /* the body's */
-    const char *session; /* the session that taught it (sample_log_sessions.c); NULL: none */
+    const char *session; /* the session that taught it (sample_log_lessons.c); NULL: none */
 };
 /* The same for a body with a key, a session, or both.  1: it was committed before, *ret_first is
  * its first number, and no sample was added.  HZP_EINVAL: the key names another body. */
@@ -174,7 +174,7 @@ int hzp_sample_log_resume(struct hzp_sample_log *log, uint64_t ids_used,
 /* Writes what resume could not write; makes the file of a log that is in memory. */
 int hzp_sample_log_mark(struct hzp_sample_log *log, struct hzp_err_text *reterr);
 
-/* --- sample_log_sessions.c --------------------------------------------------------------------
+/* --- sample_log_lessons.c --------------------------------------------------------------------
  * Names under which clients teach, each with the newest sample that it taught.  The log keeps
  * HZP_SESSIONS_MAX of them; the one whose newest sample is the oldest makes room. */
 

@@ -437,7 +437,7 @@ char *hzp_metrics_page(struct hzp_server *server)
     return text;
 }
 
-enum MHD_Result hzp_route_metrics(struct hzp_exchange *x)
+int hzp_route_metrics(struct hzp_exchange *x, struct hzp_err_text *reterr)
 {
     return hzp_reply_text(x, MHD_HTTP_OK, "text/plain; version=0.0.4; charset=utf-8",
                           hzp_metrics_page(x->server));

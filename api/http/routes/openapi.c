@@ -172,7 +172,7 @@ static void add_route(const struct hzp_route *route, json_t *paths, json_t *sche
         json_object_set_new(schemas, route->body->name, set_schema(route->body));
 }
 
-enum MHD_Result hzp_route_openapi(struct hzp_exchange *x)
+int hzp_route_openapi(struct hzp_exchange *x, struct hzp_err_text *reterr)
 {
     json_t *paths = json_object(), *schemas = json_object();
     for (const struct hzp_route *route = x->server->routes; route->path; route++)

@@ -105,6 +105,16 @@ static int check_body(const struct hzp_exchange *x, struct hzp_err_text *reterr)
     return HZP_OK;
 }
 
+/* The handler's answer, or that of its error. */
+static enum MHD_Result call(struct hzp_exchange *x)
+{
+    struct hzp_err_text err = {.text = ""};
+    int r = x->asked ? check_body(x, &err) : HZP_OK;
+    if (r >= 0)
+        r = x->route->answer(x, &err);
+    return r < 0 ? hzp_reply_fail(x, r, &err) : (enum MHD_Result)r;
+}
+
 enum MHD_Result hzp_route_answer(struct hzp_exchange *x)
 {
     enum MHD_Result answered;
@@ -118,14 +128,13 @@ enum MHD_Result hzp_route_answer(struct hzp_exchange *x)
     if (check_arguments(x, &err) < 0)
         return hzp_reply_fail(x, HZP_EINVAL, &err);
     if (!(needs & (HZP_NEEDS_BODY | HZP_TAKES_BODY)))
-        return x->route->answer(x);
+        return call(x);
     bool absent = needs & HZP_TAKES_BODY && !x->bytes;
     json_t *body = absent ? json_object() : hzp_exchange_json(x, &answered);
     if (!body)
         return answered;
     x->asked = body;
-    int r = check_body(x, &err);
-    answered = r < 0 ? hzp_reply_fail(x, r, &err) : x->route->answer(x);
+    answered = call(x);
     json_decref(body); /* x->asked is left: if the answer comes later, x is another thread's now */
     return answered;
 }

@@ -8,7 +8,7 @@
 
 #include "api/http/wire/http.h"
 
-typedef enum MHD_Result hzp_route_of(struct hzp_exchange *x);
+typedef int hzp_route_of(struct hzp_exchange *x, struct hzp_err_text *reterr);
 hzp_route_of hzp_route_completion, hzp_route_count_tokens, hzp_route_feedback, hzp_route_tokenize,
     hzp_route_detokenize, hzp_route_tokenizer_info, hzp_route_load, hzp_route_models,
     hzp_route_model, hzp_route_timeline, hzp_route_health, hzp_route_version, hzp_route_root,

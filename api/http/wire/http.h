@@ -174,8 +174,9 @@ struct hzp_route {
     const char *method, *path; /* a path that ends in '/' takes what follows as its tail */
     const char *summary;       /* for /openapi.json */
     /* Calls a hzp_reply function and returns its result, or arranges for an answer later and
-     * returns MHD_YES.  MHD_NO: the connection is closed. */
-    enum MHD_Result (*answer)(struct hzp_exchange *x);
+     * returns MHD_YES.  MHD_NO: the connection is closed.  Negative: an error code, of which the
+     * caller makes the answer (hzp_reply_fail). */
+    int (*answer)(struct hzp_exchange *x, struct hzp_err_text *reterr);
     enum hzp_right right; /* which key it wants */
     unsigned needs;       /* enum hzp_route_needs */
     enum hzp_answer_kind kind;
