@@ -57,6 +57,11 @@ int hzp_route_version(struct hzp_exchange *x, struct hzp_err_text *reterr)
     return hzp_reply_pack(x, "{s:s}", "version", HZP_VERSION_TEXT);
 }
 
+int hzp_route_openapi(struct hzp_exchange *x, struct hzp_err_text *reterr)
+{
+    return hzp_reply_text(x, MHD_HTTP_OK, "application/json", hzp_xstrdup(hzp_openapi));
+}
+
 /* Answers GET /, the URL that the server prints when it starts. */
 int hzp_route_root(struct hzp_exchange *x, struct hzp_err_text *reterr)
 {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* api/http/routes/routes.h - the answers of all routes, each in a file of this folder.  Which
- * method and path leads to which: the table in api/http/server.c.
+ * method and path leads to which: fields.json, of which the build makes field_table.c.
  *
  * Thread: as struct hzp_route says, by the row of the table.
  */
@@ -21,6 +21,9 @@ hzp_route_of hzp_route_completion, hzp_route_count_tokens, hzp_route_feedback, h
     hzp_route_rollouts_post, hzp_route_rollouts, hzp_route_rollout, hzp_route_rollout_delete,
     hzp_route_samples, hzp_route_sample_put;
 bool hzp_feed_examples(struct hzp_exchange *x);
+
+extern const struct hzp_route hzp_routes[]; /* the last row has no path */
+extern const char hzp_openapi[];            /* the routes and their fields, OpenAPI 3.1 */
 
 struct hzp_page;
 /* Writes the metrics of rollouts. */

@@ -172,7 +172,6 @@ enum hzp_route_needs {
 /* How a request on a path is answered. */
 struct hzp_route {
     const char *method, *path; /* a path that ends in '/' takes what follows as its tail */
-    const char *summary;       /* for /openapi.json */
     /* Calls a hzp_reply function and returns its result, or arranges for an answer later and
      * returns MHD_YES.  MHD_NO: the connection is closed.  Negative: an error code, of which the
      * caller makes the answer (hzp_reply_fail). */
@@ -183,7 +182,6 @@ struct hzp_route {
     bool at_once;                     /* takes no time: answered on the I/O thread, not by a pool */
     const struct hzp_field_set *body; /* the fields of its body; NULL: it has none */
     const struct hzp_field *query;    /* arguments, up to one without a name; NULL: none */
-    const char *type;                 /* of a good answer; NULL: application/json */
     /* Pool: takes x->body, a piece of a long body, while the rest arrives; NULL: the answer reads
      * the body as a whole.  False: it has replied, and the rest of the body is thrown away. */
     bool (*feed)(struct hzp_exchange *x);
