@@ -234,7 +234,7 @@ void hzp_options_defaults(enum hzp_command command, struct hzp_options *ret)
     memset(ret, 0, sizeof(*ret));
     ret->command = command;
     for (int i = 0; i < hzp_option_count; i++)
-        if (hzp_option_table[i].name && hzp_option_table[i].value) {
+        if (hzp_option_table[i].value) {
             struct hzp_err_text err;
             int r = set(&hzp_option_table[i], hzp_option_table[i].value, ret, &err);
             HZP_ASSERT(r == HZP_OK); /* fails if a default is outside its own range */
@@ -252,7 +252,7 @@ static const struct hzp_option *find(const char *name, size_t length, enum hzp_c
     }
     for (int i = 0; i < hzp_option_count; i++) {
         const struct hzp_option *s = &hzp_option_table[i];
-        if (!s->name || strlen(s->name) != length || memcmp(s->name, name, length))
+        if (strlen(s->name) != length || memcmp(s->name, name, length))
             continue;
         if (s->commands & command)
             return s;
@@ -327,7 +327,7 @@ static int no_option(const char *name, size_t length, enum hzp_command command,
                               name, here);
     struct hzp_nearest near = hzp_nearest(word);
     for (int i = 0; i < hzp_option_count; i++)
-        if (hzp_option_table[i].name && (hzp_option_table[i].commands & command))
+        if (hzp_option_table[i].commands & command)
             hzp_nearest_try(&near, hzp_option_table[i].name);
     return hzp_fail_param(reterr, HZP_EINVAL, name, "unknown option %.*s%s%s", (int)length, name,
                           near.best ? "" : "; see hzpserve help ",
