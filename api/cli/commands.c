@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "api/cli/commands.h"
 
+#include "api/cli/option_table.h"
+
 #include "base/log.h"
 #include "base/version.h"
 #include "device/about.h"
@@ -26,21 +28,6 @@ int hzp_command_usage(const char *usage)
     fprintf(stderr, "hzpserve: usage: hzpserve %s\n", usage);
     return 2;
 }
-
-static const struct {
-    enum hzp_command command;
-    int (*run)(const struct hzp_options *options);
-} commands[] = {
-    {HZP_COMMAND_SERVE, hzp_cmd_serve},     {HZP_COMMAND_COMPLETE, hzp_cmd_complete},
-    {HZP_COMMAND_EVAL, hzp_cmd_eval},       {HZP_COMMAND_TRAIN, hzp_cmd_train},
-    {HZP_COMMAND_DEVICES, hzp_cmd_devices}, {HZP_COMMAND_CHAT, hzp_cmd_chat},
-    {HZP_COMMAND_PLAN, hzp_cmd_plan},       {HZP_COMMAND_SEARCH, hzp_cmd_search},
-    {HZP_COMMAND_STATE, hzp_cmd_state},     {HZP_COMMAND_TIMELINE, hzp_cmd_timeline},
-    {HZP_COMMAND_WEIGHTS, hzp_cmd_weights}, {HZP_COMMAND_LESSONS, hzp_cmd_lessons},
-    {HZP_COMMAND_UNDO, hzp_cmd_undo},       {HZP_COMMAND_STATUS, hzp_cmd_status},
-    {HZP_COMMAND_TOP, hzp_cmd_status},      {HZP_COMMAND_PULL, hzp_cmd_pull},
-    {HZP_COMMAND_PUSH, hzp_cmd_push},       {HZP_COMMAND_ROLLOUT, hzp_cmd_rollout},
-};
 
 /* Prints the version, the commit, and the compiled-in backends. */
 static void print_version(const char *commit)
@@ -81,9 +68,9 @@ int hzp_commands_run(int argc, char **argv, const char *commit,
         return 0;
     }
     int (*run)(const struct hzp_options *) = options.command == HZP_COMMAND_BENCH ? bench : NULL;
-    for (int i = 0; i < HZP_COUNT(commands); i++)
-        if (commands[i].command == options.command)
-            run = commands[i].run;
+    for (int i = 0; i < hzp_command_count && !run; i++)
+        if (hzp_commands[i].command == options.command)
+            run = hzp_commands[i].run;
     HZP_ASSERT(run);
     int status = run(&options);
     hzp_launch_report(status);

@@ -205,13 +205,14 @@ def main():
         ("struct hzp_option_alias hzp_option_elsewhere",
          [row(text(was), text(name)) for was, name in all_of["elsewhere"].items()], "hzp_options_elsewhere"),
         ("struct hzp_command_info hzp_commands",
-         [row("HZP_COMMAND_" + name.upper(), str(its["words_max"]), text(name), text(its["words"]))
+         [row("HZP_COMMAND_" + name.upper(), str(its["words_max"]), text(name), text(its["words"]),
+              "NULL" if name == "bench" else "hzp_cmd_" + its.get("run", name))
           for name, its in all_of["commands"].items()], "hzp_command_count"),
         ("struct hzp_help hzp_helps",
          [row(text(name), text(page).replace(VERSION, '" HZP_VERSION_TEXT "')) for name, page in Help(all_of).pages()],
          "hzp_help_count"),
     ]
-    whole = ['#include "api/cli/option_table.h"\n#include "base/version.h"\n', *parts]
+    whole = [*(f'#include "{name}"' for name in ("api/cli/commands.h", "api/cli/option_table.h", "base/version.h")), "", *parts]
     for declaration, its_rows, count in tables:
         whole += [array("const " + declaration, its_rows), f"const int {count} = {len(its_rows)};\n"]
     with open(out, "w", encoding="utf-8") as file:

@@ -55,6 +55,7 @@ struct hzp_command_info {
     enum hzp_command command;
     int words_max; /* arguments that are not options */
     const char *name, *words;
+    int (*run)(const struct hzp_options *options); /* NULL: bench, which main knows */
 };
 
 extern const struct hzp_command_info hzp_commands[];
