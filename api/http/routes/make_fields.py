@@ -7,7 +7,8 @@ routes, and what GET /openapi.json answers.
 
 A field has a note, and may have:
 
-    type      bool, int, number, string, text; without one it is a compound value, which its route checks
+    type      bool, int, number, string, text, list, object; without one it is a value that its route checks, as it
+              does what is in the last two
     range     [low, high] of int and number
     default   a JSON value
     use       needed, ignored or refused; without it the field is used
@@ -29,13 +30,20 @@ import sys
 
 KEYS = {"type", "range", "default", "use", "schema", "note"}
 ROUTE_KEYS = {"summary", "handler", "key", "needs", "kind", "at_once", "body", "query", "feed", "type"}
-TYPES = {"bool": "boolean", "int": "integer", "number": "number", "string": "string", "text": "string"}
+TYPES = {"bool": "boolean", "int": "integer", "number": "number", "string": "string", "text": "string", "list": "array",
+         "object": "object"}
 VERSION = "@version@"  # in its place the text in base/version.h
 
 
 def text(value):
     """A string literal of C; None: NULL."""
     return "NULL" if value is None else json.dumps(value, ensure_ascii=False)
+
+
+def words_of(schema):
+    """The words that a schema lists, as an error names them; None: it lists none."""
+    words = [f'"{word}"' for word in schema.get("enum", [schema["const"]] if "const" in schema else [])]
+    return " or ".join(part for part in (", ".join(words[:-1]), words[-1]) if part) if words else None
 
 
 def row(name, field, schemas):
@@ -48,7 +56,7 @@ def row(name, field, schemas):
     return ", ".join([text(name), "HZP_FIELD_" + kind.upper(), repr(float(low)), repr(float(high)),
                       text(json.dumps(field["default"]) if "default" in field else None),
                       "HZP_FIELD_" + use.upper(), text(field["note"]),
-                      text(None if schema is None else json.dumps(schema))])
+                      text(words_of(schema or {}))])
 
 
 def array(declaration, rows):
