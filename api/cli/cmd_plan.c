@@ -298,13 +298,6 @@ static int open_step(struct planning *p, const struct hzp_engine_settings *engin
     return hzp_exec_create(p->parts.dev, &p->exec);
 }
 
-static void close_all(struct planning *p)
-{
-    hzp_exec_destroy(p->exec);
-    hzp_plan_fini(&p->plan);
-    hzp_assembly_close(&p->parts);
-}
-
 static void build(struct planning *p, const struct hzp_plan_shape *shape)
 {
     hzp_rig_build(p->parts.rig, shape, 0, p->parts.rig->chain.items, &p->plan);
@@ -417,6 +410,8 @@ int hzp_cmd_plan(const struct hzp_options *options)
     int r = hzp_is_paths_file(word) ? plan_paths(word, &err) : plan(&p, &options->engine, &err);
     if (r < 0)
         fprintf(stderr, "hzpserve: %s\n", err.text[0] ? err.text : hzp_err_name(r));
-    close_all(&p);
+    hzp_exec_destroy(p.exec);
+    hzp_plan_fini(&p.plan);
+    hzp_assembly_close(&p.parts);
     return r == HZP_EINVAL ? 2 : r < 0 ? 1 : 0;
 }

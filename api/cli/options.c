@@ -95,8 +95,7 @@ enum {
 
 bool hzp_is_paths_file(const char *word)
 {
-    size_t n = word ? strlen(word) : 0;
-    return n > 5 && !strcmp(word + n - 5, ".json");
+    return word && ends_in(word, ".json");
 }
 
 static int64_t choice_of(const char *choices, const char *text)

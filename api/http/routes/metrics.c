@@ -125,12 +125,6 @@ void hzp_metrics_completed(struct hzp_metrics *m, const struct hzp_completion *c
     observe(&m->longest, longest);
 }
 
-/* Routes that monitors poll: vLLM leaves them out of the http_* metrics. */
-static bool is_probe(const char *handler)
-{
-    return hzp_among("/health /metrics /version", handler);
-}
-
 static void count_time(struct hzp_metrics *m, const struct hzp_request_info *info)
 {
     int i = 0;
@@ -158,7 +152,8 @@ void hzp_metrics_http(struct hzp_metrics *m, const struct hzp_request_info *info
             .handler = info->route, .method = info->method, .status = status};
     if (i < m->https)
         m->http[i].count++;
-    if (status && !is_probe(info->route))
+    /* vLLM leaves routes that monitors poll out of the http_* metrics. */
+    if (status && !hzp_among("/health /metrics /version", info->route))
         count_time(m, info);
 }
 
