@@ -128,7 +128,9 @@ static int reply_upload(struct hzp_exchange *x, uint64_t checksum, struct hzp_er
     const struct hzp_layout *l = hzp_assembly_whole(&x->server->engine->parts);
     enum hzp_dtype type = hzp_weights_type(x->server->engine->parts.weights);
     HZP_FREED uint64_t *received = hzp_xcalloc((size_t)l->units + 1, sizeof(*received));
-    int r = hzp_state_upload_received(x->server->engine->state, checksum, received, reterr);
+    struct hzp_upload *upload;
+    HZP_TRY(hzp_state_upload(x->server->engine->state, &upload, reterr));
+    int r = hzp_upload_received(upload, checksum, received, reterr);
     if (r < 0)
         return hzp_reply_conflict(x, r, reterr);
     char text[20];
@@ -163,8 +165,10 @@ int hzp_route_replication_put(struct hzp_exchange *x, struct hzp_err_text *reter
     int64_t unit = hzp_path_number(path.which, 0);
     if (unit < 0 || unit > INT32_MAX)
         return hzp_reply_no_route(x);
-    int r = hzp_state_upload_write(x->server->engine->state, checksum, (int32_t)unit, offset,
-                                   x->body ? x->body : "", x->bytes, &received, reterr);
+    struct hzp_upload *upload;
+    HZP_TRY(hzp_state_upload(x->server->engine->state, &upload, reterr));
+    int r = hzp_upload_write(upload, checksum, (int32_t)unit, offset, x->body ? x->body : "",
+                             x->bytes, &received, reterr);
     if (r < 0)
         return hzp_reply_conflict(x, r, reterr);
     return hzp_reply_pack(x, "{s:s, s:I, s:I}", "object", "upload.unit", "unit", (json_int_t)unit,
