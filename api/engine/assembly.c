@@ -253,8 +253,9 @@ static int plan_memory(struct hzp_assembly *a, struct hzp_err_text *reterr)
     struct hzp_shards_request shards = {
         .link = a->is.link, .memory = &request, .serves = a->is.serves, .quiet = a->is.quiet};
     /* Half of the memory that this process may use: others of a machine with a GPU need theirs. */
+    size_t host = hzp_host_mem_total() / 2;
     if (!hzp_device_host_memory(a->dev))
-        request.host_limit = HZP_MAX(hzp_host_mem_total() / 2, (size_t)1);
+        request.host_limit = HZP_MAX(host, (size_t)1);
     if (a->is.link)
         shards.link = a->link;
     HZP_TRY(hzp_shards_agree(&shards, &a->layout, &a->shards, reterr));
