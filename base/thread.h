@@ -89,7 +89,6 @@ enum hzp_lock_rank {
     HZP_LOCK_TRIALS,    /* weights/trials */
     HZP_LOCK_METRICS,   /* api/http/metrics */
     HZP_LOCK_AUTH,      /* api/http/auth: keys */
-    HZP_LOCK_HANGUP,    /* api/http/hangup: watched connections */
     HZP_LOCK_RELAY,     /* api/relay: new calls; one call's answer */
     HZP_LOCK_DOOR,      /* api/http/door: connections and their deadlines */
     HZP_LOCK_NOTIFY,    /* api/http/notify: polled notes */

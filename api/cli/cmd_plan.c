@@ -1,19 +1,141 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* hzpserve plan [MODEL]: prints the plan of one step as a table, writes a trace of a run, or
  * compares its duration with the sequential plan of the same step.
+ * hzpserve plan FILE.json: paths of micro-batches over slow links, from a file of nodes and links
+ * (docs/OPERATIONS.md).
  *
  * The step is synthetic: a number of decode rows at a given position, a chunk of one prompt, and a
  * training micro-batch.  Without MODEL the model is a built-in one of 135 million parameters with
  * random weights. */
 #include "api/cli/commands.h"
-#include "api/cli/plan_paths.h"
 #include "api/engine/assembly.h"
 #include "base/arena.h"
+#include "base/err.h"
+#include "base/json_file.h"
+#include "mesh/paths/paths.h"
 #include "nanobatch/run/exec.h"
 
 #include <errno.h>
+#include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
+/* ---- paths of micro-batches over slow links ---- */
+
+enum { FILE_MAX = 1 << 20 };
+
+/* A problem, its plan, and those of the full pipeline, as dealt and as planned. */
+struct paths {
+    struct hzp_paths_problem problem;
+    struct hzp_paths_plan plan, full, best_full;
+};
+
+/* The object's number, or `without`; NaN where there is another value. */
+static double number(const json_t *object, const char *name, double without)
+{
+    const json_t *value = json_object_get(object, name);
+    return !value ? without : hzp_json_is_number(value) ? hzp_json_real(value) : NAN;
+}
+
+/* Likewise a whole number; -1, which no field may be, where there is another value. */
+static int32_t whole(const json_t *object, const char *name, int32_t without)
+{
+    double value = number(object, name, without);
+    return value >= 0 && value <= 1e6 && value <= floor(value) ? (int32_t)value : -1;
+}
+
+static int read_links(const json_t *file, struct hzp_paths_problem *p, struct hzp_err_text *reterr)
+{
+    const json_t *links = json_object_get(file, "links"), *link;
+    double bytes = number(file, "bytes", 0);
+    size_t i;
+    if (!json_is_array(links))
+        return hzp_fail(reterr, HZP_EFORMAT, "links: there is no list");
+    for (int from = 0; from < p->nodes; from++)
+        for (int to = 0; to < p->nodes; to++)
+            p->link[from][to].latency_s = from == to ? 0 : NAN; /* refused if it stays so */
+    json_array_foreach(links, i, link)
+    {
+        int from = whole(link, "from", -1), to = whole(link, "to", -1);
+        if (from < 0 || to < 0 || from >= p->nodes || to >= p->nodes)
+            return hzp_fail(reterr, HZP_EFORMAT, "links[%zu]: from, to: there is no such node", i);
+        struct hzp_paths_link l = {number(link, "latency", 0), bytes / number(link, "rate", NAN)};
+        p->link[from][to] = l;
+        if (isnan(p->link[to][from].latency_s))
+            p->link[to][from] = l; /* until it is given itself */
+    }
+    return HZP_OK;
+}
+
+static int read_problem(const json_t *file, struct hzp_paths_problem *p,
+                        struct hzp_err_text *reterr)
+{
+    const json_t *nodes = json_object_get(file, "nodes"), *node;
+    size_t i;
+    if (!json_is_array(nodes) || json_array_size(nodes) > HZP_PATHS_NODES)
+        return hzp_fail(reterr, HZP_EFORMAT, "nodes: no list of at most %d", HZP_PATHS_NODES);
+    json_array_foreach(nodes, i, node)
+    {
+        struct hzp_paths_node *n = &p->node[p->nodes++];
+        *n = (struct hzp_paths_node){whole(node, "stage", -1), whole(node, "memory", -1),
+                                     number(node, "forward", NAN), number(node, "head", 0)};
+        p->stages = HZP_MAX(p->stages, n->stage + 1);
+    }
+    p->micros = whole(file, "micro_batches", -1);
+    p->swaps = whole(file, "swaps", HZP_PATHS_SWAPS);
+    p->kept = whole(file, "kept", HZP_MIN(2, p->stages));
+    p->skip = number(file, "skip", 0);
+    return read_links(file, p, reterr);
+}
+
+static void print_plan(const struct hzp_paths_problem *p, const struct hzp_paths_plan *plan)
+{
+    for (int m = 0; m < p->micros; m++) {
+        printf("micro-batch %d:", m);
+        for (int k = 0; k < plan->length; k++)
+            printf(" %d", plan->path[m][k]);
+        printf("\n");
+    }
+    for (int n = 0; n < p->nodes; n++) {
+        printf("node %d, stage %d:", n, p->node[n].stage);
+        for (int i = 0; i < plan->ops[n]; i++) {
+            const struct hzp_paths_op *op = &plan->order[n][i];
+            printf(" %c%d", "FHB"[op->kind], op -> micro);
+        }
+        printf("\n");
+    }
+}
+
+static int plan_all(struct paths *x, struct hzp_err_text *reterr)
+{
+    HZP_TRY(hzp_paths_plan(&x->problem, &x->plan, reterr));
+    HZP_TRY(hzp_paths_check(&x->problem, &x->plan, reterr));
+    x->problem.skip = 0;
+    HZP_TRY(hzp_paths_plan(&x->problem, &x->best_full, reterr));
+    hzp_paths_dealt(&x->problem, 0, &x->full);
+    print_plan(&x->problem, &x->plan);
+    printf("%.3f s; the full pipeline %.3f s, with planned paths %.3f s\n", x->plan.seconds,
+           x->full.seconds, x->best_full.seconds);
+    return HZP_OK;
+}
+
+/* Prints paths, the order of each node, and the seconds beside those of the full pipeline.
+ * HZP_EINVAL, HZP_EFORMAT, HZP_ENOENT, HZP_EIO, HZP_ENOMEM: the text names the file's member. */
+static int plan_paths(const char *file, struct hzp_err_text *reterr)
+{
+    json_auto_t *json = NULL;
+    struct hzp_err_text text = {0};
+    HZP_TRY(hzp_json_read(file, FILE_MAX, HZP_JSON_UNIQUE, &json, reterr));
+    HZP_FREED struct paths *x = calloc(1, sizeof(*x));
+    int r = x ? read_problem(json, &x->problem, &text)
+              : hzp_fail(&text, HZP_ENOMEM, "no memory to plan paths");
+    if (r == HZP_OK)
+        r = plan_all(x, &text);
+    return r < 0 ? hzp_fail(reterr, r, "%s: %s", file, text.text) : r;
+}
+
+/* ---- the plan of a step ---- */
 
 /* The default position of decode rows. */
 enum { DEPTH = 512 };
@@ -176,13 +298,6 @@ static int open_step(struct planning *p, const struct hzp_engine_settings *engin
     return hzp_exec_create(p->parts.dev, &p->exec);
 }
 
-static void close_all(struct planning *p)
-{
-    hzp_exec_destroy(p->exec);
-    hzp_plan_fini(&p->plan);
-    hzp_assembly_close(&p->parts);
-}
-
 static void build(struct planning *p, const struct hzp_plan_shape *shape)
 {
     hzp_rig_build(p->parts.rig, shape, 0, p->parts.rig->chain.items, &p->plan);
@@ -292,9 +407,11 @@ int hzp_cmd_plan(const struct hzp_options *options)
     struct hzp_err_text err = {0};
     hzp_plan_init(&p.plan);
     const char *word = options->words ? options->word[0] : NULL;
-    int r = hzp_is_paths_file(word) ? hzp_plan_paths(word, &err) : plan(&p, &options->engine, &err);
+    int r = hzp_is_paths_file(word) ? plan_paths(word, &err) : plan(&p, &options->engine, &err);
     if (r < 0)
         fprintf(stderr, "hzpserve: %s\n", err.text[0] ? err.text : hzp_err_name(r));
-    close_all(&p);
+    hzp_exec_destroy(p.exec);
+    hzp_plan_fini(&p.plan);
+    hzp_assembly_close(&p.parts);
     return r == HZP_EINVAL ? 2 : r < 0 ? 1 : 0;
 }

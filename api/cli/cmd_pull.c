@@ -62,13 +62,6 @@ static void choose_name(struct pull *p)
 }
 
 /* Names the version, which writes it to disk and keeps it there. */
-static int name_version(struct pull *p)
-{
-    choose_name(p);
-    return hzp_transfer_json(&p->server, "POST", json_pack("{s:s}", "name", p->name), NULL,
-                             p->reterr, "/v1/weights/%" PRIu64 "/name?timeout=3600", p->id);
-}
-
 static int find_version(struct pull *p, const char *text)
 {
     json_t *json;
@@ -82,7 +75,9 @@ static int find_version(struct pull *p, const char *text)
     p->id = (uint64_t)id;
     if (id < 1 || !kept)
         return hzp_fail(p->reterr, HZP_EINVAL, "version %.100s is not on disk any more", text);
-    return name_version(p);
+    choose_name(p);
+    return hzp_transfer_json(&p->server, "POST", json_pack("{s:s}", "name", p->name), NULL,
+                             p->reterr, "/v1/weights/%" PRIu64 "/name?timeout=3600", p->id);
 }
 
 /* The one that serves may be replaced before it is named. */

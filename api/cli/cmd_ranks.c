@@ -128,7 +128,7 @@ static int put_record(FILE *out, const struct hzp_options *options, struct hzp_e
     fprintf(out, "--gate %s\n", options->engine.learning.gate ? "given" : "not given");
     for (int i = 0; i < hzp_option_count; i++) {
         const struct hzp_option *s = &hzp_option_table[i];
-        if (!s->name || !(s->commands & options->command))
+        if (!(s->commands & options->command))
             continue;
         if (s->kind != HZP_OPTION_PARTS)
             put_value(out, options, s, s->name, "");

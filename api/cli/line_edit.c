@@ -84,14 +84,6 @@ static unsigned char complete(EditLine *el, int key)
     return r < 0 ? CC_ERROR : CC_REFRESH;
 }
 
-/* Without a locale of UTF-8 libedit drops whatever is not ASCII. */
-static void set_locale(void)
-{
-    setlocale(LC_CTYPE, "");
-    if (MB_CUR_MAX == 1)
-        setlocale(LC_CTYPE, "C.UTF-8");
-}
-
 static void open_history(void)
 {
     HistEvent event;
@@ -115,7 +107,9 @@ static void open_history(void)
 
 void hzp_line_begin(const char *const *words)
 {
-    set_locale();
+    setlocale(LC_CTYPE, "");
+    if (MB_CUR_MAX == 1) /* without a locale of UTF-8 libedit drops whatever is not ASCII */
+        setlocale(LC_CTYPE, "C.UTF-8");
     completions = words;
     if (!isatty(STDIN_FILENO))
         return;

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* api/cli/option_table.h - the options of all commands: name, default, range and help; and the
- * commands, with what their help says.
+/* api/cli/option_table.h - the options of all commands: name, default and range; the commands; and
+ * the help texts.
  *
  * The data are options.json, which make_options.py checks and makes option_table.c of in the build;
- * the parser, the help texts and the defaults use them.
+ * the parser and the defaults use them.
  *
  * Invariant: two options with the same name belong to different commands.
  *
@@ -26,8 +26,7 @@ enum hzp_option_kind {
 };
 
 struct hzp_option {
-    const char *name;  /* NULL: `help` is a heading of the help text */
-    const char *topic; /* for headings: the word that `hzpserve help` takes for what follows it */
+    const char *name;
     enum hzp_option_kind kind;
     size_t field;        /* offset in struct hzp_options */
     const char *value;   /* the default, as typed on the command line; NULL: not given */
@@ -39,9 +38,7 @@ struct hzp_option {
     const struct hzp_option *part;
     int parts;
     const char *env;   /* an environment variable that also sets it; NULL: none */
-    const char *meta;  /* placeholder of the value in the help text */
     unsigned commands; /* enum hzp_command, or'ed */
-    const char *help;
 };
 
 extern const struct hzp_option hzp_option_table[];
@@ -57,30 +54,17 @@ extern const int hzp_options_elsewhere;
 struct hzp_command_info {
     enum hzp_command command;
     int words_max; /* arguments that are not options */
-    const char *name, *words, *help;
-    const char *examples; /* lines of the help text */
+    const char *name, *words;
+    int (*run)(const struct hzp_options *options); /* NULL: bench, which main knows */
 };
 
 extern const struct hzp_command_info hzp_commands[];
 extern const int hzp_command_count;
 
-/* Shown in the help of a command that has many options. */
-extern const char *const hzp_options_used[];
-extern const int hzp_options_used_count;
-
-/* What `hzpserve bench NAME` measures. */
-struct hzp_bench_info {
-    const char *name, *words, *help, *example;
-    const char *options; /* its own, divided by blanks */
-    const char *topics;  /* topics whose options matter to it, too, divided by blanks */
+/* What `hzpserve help` prints: "": of the program; "COMMAND", "COMMAND --help-all"; "bench WHAT";
+ * "help TOPIC", unless a command has that name. */
+struct hzp_help {
+    const char *name, *text;
 };
-extern const struct hzp_bench_info hzp_benches[];
-extern const int hzp_bench_count;
-
-/* What `hzpserve help NAME` shows: a heading of the options with examples, or a page without
- * options. */
-struct hzp_topic {
-    const char *name, *about, *text;
-};
-extern const struct hzp_topic hzp_topics[];
-extern const int hzp_topic_count;
+extern const struct hzp_help hzp_helps[];
+extern const int hzp_help_count;

@@ -1,21 +1,89 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "api/cli/options.h"
 
-#include "api/cli/bundled.h"
 #include "api/cli/nearest.h"
 #include "api/cli/option_table.h"
-#include "api/cli/plan_paths.h"
 #include "api/client/http_client.h"
 #include "base/arena.h"
+#include "base/base.h"
 #include "base/decimal.h"
+#include "base/err.h"
 #include "base/file.h"
 
 #include <errno.h>
 #include <glob.h>
 #include <limits.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
+
+/* Looks beside the program: ../share/hzpserve/models/world of an installation, or ../models/world
+ * of a build folder in the source tree.  False: in neither place is a config.json. */
+static bool bundled_model(char *ret_dir, size_t size)
+{
+    static const char *const place[] = {"../share/hzpserve/models/world", "../models/world"};
+    char program[PATH_MAX], path[2 * PATH_MAX];
+    ssize_t n = readlink("/proc/self/exe", program, sizeof(program) - 1);
+    if (n <= 0)
+        return false;
+    program[n] = 0;
+    char *slash = strrchr(program, '/');
+    if (!slash)
+        return false;
+    *slash = 0;
+    for (int i = 0; i < HZP_COUNT(place); i++) {
+        snprintf(path, sizeof(path), "%s/%s/config.json", program, place[i]);
+        if (access(path, R_OK))
+            continue;
+        path[strlen(path) - strlen("/config.json")] = 0;
+        HZP_FREED char *real = realpath(path, NULL);
+        bool fits = real && strlen(real) < size;
+        if (fits)
+            strcpy(ret_dir, real);
+        return fits;
+    }
+    return false;
+}
+
+static bool ends_in(const char *name, const char *end)
+{
+    size_t n = strlen(name), k = strlen(end);
+    return n > k && !strcmp(name + n - k, end);
+}
+
+/* Whether the name may be that of a model directory.  HZP_EINVAL: it is a file of weights, or looks
+ * like a name of a model elsewhere, and the text says what to do. */
+static int model_check(const char *name, struct hzp_err_text *reterr)
+{
+    struct stat st;
+    const char *slash = strchr(name, '/');
+    bool there = stat(name, &st) == 0, url = strstr(name, "://") != NULL;
+    if (ends_in(name, ".gguf"))
+        return hzp_fail(reterr, HZP_EINVAL,
+                        "%s: GGUF files are not read; name the directory of the model that it was "
+                        "made of: config.json, tokenizer.json and *.safetensors",
+                        name);
+    if (there && S_ISREG(st.st_mode))
+        return hzp_fail(reterr, HZP_EINVAL,
+                        "%s: is a file; name the directory that holds config.json, tokenizer.json "
+                        "and *.safetensors",
+                        name);
+    const char *port = strrchr(name, ':');
+    if (!there && !url && !slash && port && port[1] && !port[1 + strspn(port + 1, "0123456789")])
+        return hzp_fail(reterr, HZP_EINVAL,
+                        "%s: there is no such directory; did you mean http://%s?", name, name);
+    if (there || url || !slash || slash == name || strchr(slash + 1, '/') || strchr(".~", name[0]))
+        return HZP_OK;
+    return hzp_fail(
+        reterr, HZP_EINVAL,
+        "%s: there is no such directory; a model of Hugging Face is downloaded first: hf "
+        "download %s --local-dir %s",
+        name, name, slash + 1);
+}
 
 /* The commands whose word names a model. */
 enum {
@@ -24,6 +92,11 @@ enum {
     WITH_MODEL = HZP_COMMAND_SERVE | HZP_COMMAND_COMPLETE | HZP_COMMAND_EVAL | HZP_COMMAND_TRAIN |
                  HZP_COMMAND_BENCH | HZP_COMMAND_PLAN | HZP_COMMAND_SEARCH | HZP_COMMAND_CHAT
 };
+
+bool hzp_is_paths_file(const char *word)
+{
+    return word && ends_in(word, ".json");
+}
 
 static int64_t choice_of(const char *choices, const char *text)
 {
@@ -160,7 +233,7 @@ void hzp_options_defaults(enum hzp_command command, struct hzp_options *ret)
     memset(ret, 0, sizeof(*ret));
     ret->command = command;
     for (int i = 0; i < hzp_option_count; i++)
-        if (hzp_option_table[i].name && hzp_option_table[i].value) {
+        if (hzp_option_table[i].value) {
             struct hzp_err_text err;
             int r = set(&hzp_option_table[i], hzp_option_table[i].value, ret, &err);
             HZP_ASSERT(r == HZP_OK); /* fails if a default is outside its own range */
@@ -178,7 +251,7 @@ static const struct hzp_option *find(const char *name, size_t length, enum hzp_c
     }
     for (int i = 0; i < hzp_option_count; i++) {
         const struct hzp_option *s = &hzp_option_table[i];
-        if (!s->name || strlen(s->name) != length || memcmp(s->name, name, length))
+        if (strlen(s->name) != length || memcmp(s->name, name, length))
             continue;
         if (s->commands & command)
             return s;
@@ -227,7 +300,7 @@ static bool has_file(const char *dir, const char *pattern)
 /* Says what to do where weights or tokenizer have a form that is not read, too. */
 static int check_model(const char *dir, struct hzp_err_text *reterr)
 {
-    HZP_TRY(hzp_model_check(dir, reterr));
+    HZP_TRY(model_check(dir, reterr));
     for (int i = 0; i < hzp_options_elsewhere; i++) {
         const char *other = hzp_option_elsewhere[i].was;
         const char *own =
@@ -253,7 +326,7 @@ static int no_option(const char *name, size_t length, enum hzp_command command,
                               name, here);
     struct hzp_nearest near = hzp_nearest(word);
     for (int i = 0; i < hzp_option_count; i++)
-        if (hzp_option_table[i].name && (hzp_option_table[i].commands & command))
+        if (hzp_option_table[i].commands & command)
             hzp_nearest_try(&near, hzp_option_table[i].name);
     return hzp_fail_param(reterr, HZP_EINVAL, name, "unknown option %.*s%s%s", (int)length, name,
                           near.best ? "" : "; see hzpserve help ",
@@ -483,7 +556,7 @@ static const char *bundled(const struct hzp_options *options)
                  strcmp(what, "replay") != 0; /* these need no model */
     if (options->command != HZP_COMMAND_SERVE && !bench && !only_reads(options))
         return NULL;
-    return hzp_bundled_model(path, sizeof(path)) ? keep(path) : NULL;
+    return bundled_model(path, sizeof(path)) ? keep(path) : NULL;
 }
 
 /* The command of this name; NULL: none, with the error. */

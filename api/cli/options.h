@@ -150,6 +150,9 @@ char *hzp_options_of_copy(const char *dir, const char *name);
 /* Prints what options->help asks for: the commands, a command's help, or that of a topic. */
 void hzp_options_help(FILE *out, const struct hzp_options *options);
 
+/* Whether the word of `hzpserve plan` names a file of nodes and links; NULL does not. */
+bool hzp_is_paths_file(const char *word);
+
 /* Whether `hzpserve help NAME` knows the topic; HZP_EINVAL with the nearest name. */
 bool hzp_options_is_topic(const char *name);
 int hzp_options_no_topic(const char *name, struct hzp_err_text *reterr);

@@ -24,17 +24,11 @@ bool hzp_signal_is_ignored(int number)
            action.sa_handler == SIG_IGN;
 }
 
-/* Whether standard input or output is a terminal. */
-static bool have_terminal(void)
-{
-    return isatty(STDIN_FILENO) || isatty(STDOUT_FILENO);
-}
-
 void hzp_signals_take(struct hzp_signals *ret)
 {
     static const int always[] = {SIGTERM, SIGINT, SIGUSR1, SIGUSR2};
     struct sigaction action = {.sa_handler = quit};
-    ret->terminal = have_terminal();
+    ret->terminal = isatty(STDIN_FILENO) || isatty(STDOUT_FILENO);
     sigemptyset(&ret->set);
     for (int i = 0; i < HZP_COUNT(always); i++)
         sigaddset(&ret->set, always[i]);

@@ -174,14 +174,6 @@ static size_t lane_bytes(const struct hzp_assembly *a)
     return hzp_exec_bytes(a->dev, lanes) + hzp_exec_bytes(a->dev, 0) * (size_t)a->is.executors;
 }
 
-/* Half of the memory that this process may use: other processes of a machine with a GPU need
- * theirs. */
-static size_t half_of_host(void)
-{
-    size_t half = hzp_host_mem_total() / 2;
-    return HZP_MAX(half, (size_t)1);
-}
-
 /* The plan shape of steps that serve and train: training rides in serving's products, or runs on a
  * lane with its own cores. */
 static void shape_beside(struct hzp_assembly *a)
@@ -260,8 +252,10 @@ static int plan_memory(struct hzp_assembly *a, struct hzp_err_text *reterr)
                                          .rides = a->chunk_rows > 0};
     struct hzp_shards_request shards = {
         .link = a->is.link, .memory = &request, .serves = a->is.serves, .quiet = a->is.quiet};
+    /* Half of the memory that this process may use: others of a machine with a GPU need theirs. */
+    size_t host = hzp_host_mem_total() / 2;
     if (!hzp_device_host_memory(a->dev))
-        request.host_limit = half_of_host();
+        request.host_limit = HZP_MAX(host, (size_t)1);
     if (a->is.link)
         shards.link = a->link;
     HZP_TRY(hzp_shards_agree(&shards, &a->layout, &a->shards, reterr));
@@ -633,19 +627,13 @@ static int make_rig(struct hzp_assembly *a)
     return hzp_rig_create(&rig, &a->rig);
 }
 
-/* Requires a rig's description and a published version. */
-static int open_rig(struct hzp_assembly *a, struct hzp_err_text *reterr)
-{
-    return explain(a, make_rig(a), "the step's rows", reterr);
-}
-
 int hzp_assembly_rig(const struct hzp_assembly_config *config, bool noise, struct hzp_assembly *ret,
                      struct hzp_err_text *reterr)
 {
     HZP_TRY(hzp_assembly_read(config, ret, reterr));
     HZP_TRY(hzp_assembly_open(ret, 1, reterr));
     HZP_TRY(hzp_assembly_fill(ret, noise ? fill_with_noise : NULL, ret, reterr));
-    return open_rig(ret, reterr);
+    return explain(ret, make_rig(ret), "the step's rows", reterr);
 }
 
 /* ---- loop ---- */

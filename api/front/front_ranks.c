@@ -250,13 +250,6 @@ static void take_first(struct hzp_request *rq, const struct hzp_news *news)
     rq->admitted_ns = rq->submitted_ns + news->waited_ns;
 }
 
-/* The replica could not compute the request: this process does. */
-static void try_here(struct hzp_front *f, struct hzp_remote *m)
-{
-    m->rq->again = true;
-    hzp_front_unplace(f, m);
-}
-
 /* Whether the version has learned what the request asks for, and no version since the one that the
  * rank was told of had not.  One that had not served weights of an earlier state; what those had to
  * learn again may have been given up, which rank 0's scheduler knows.  A version that this store
@@ -336,7 +329,8 @@ static bool take_news(struct hzp_front *f, int rank, struct hzp_message_reader *
     if (!rq || !final)
         return true;
     if (news->refused || goes_on(f, m, news)) {
-        try_here(f, m);
+        m->rq->again = true; /* this process computes it */
+        hzp_front_unplace(f, m);
     } else {
         rq->stop_token = news->stop_token;
         rq->unmet = (enum hzp_unmet)news->unmet;

@@ -103,8 +103,9 @@ int hzp_state_read_text(struct hzp_state *s, uint64_t id, const char *name, uint
 
 /* --- Receiving -------------------------------------------------------------------------------- */
 
-static int check_state(struct hzp_state *s, struct hzp_err_text *reterr)
+int hzp_state_upload(struct hzp_state *s, struct hzp_upload **ret, struct hzp_err_text *reterr)
 {
+    *ret = s->upload;
     return s->upload ? HZP_OK
                      : hzp_fail(reterr, HZP_EINVAL,
                                 "this server keeps no state (--state none): it takes no weights");
@@ -112,7 +113,8 @@ static int check_state(struct hzp_state *s, struct hzp_err_text *reterr)
 
 int hzp_state_replica(struct hzp_state *s, struct hzp_replica *ret, struct hzp_err_text *reterr)
 {
-    HZP_TRY(check_state(s, reterr));
+    struct hzp_upload *unused;
+    HZP_TRY(hzp_state_upload(s, &unused, reterr));
     ret->layout = s->config.layout;
     ret->type = hzp_weights_type(s->model->weights);
     hzp_fingerprint_shapes(ret->layout, NULL, ret->shapes);
@@ -126,7 +128,8 @@ int hzp_state_upload_begin(struct hzp_state *s, const struct hzp_manifest *m,
     HZP_FREED struct hzp_logged_checkpoint *kept = NULL;
     HZP_ENDED(hzp_manifest_fini) struct hzp_manifest have = {.units = 0};
     char dir[PATH_MAX] = "";
-    HZP_TRY(check_state(s, reterr));
+    struct hzp_upload *upload;
+    HZP_TRY(hzp_state_upload(s, &upload, reterr));
     if (hzp_trainer_whole_layout(s->trainer))
         return hzp_fail(reterr, HZP_EINVAL, "a server with --tensor takes no versions from others");
     HZP_TRY(hzp_manifest_agrees(m, s->config.layout, hzp_weights_type(s->model->weights),
@@ -139,20 +142,5 @@ int hzp_state_upload_begin(struct hzp_state *s, const struct hzp_manifest *m,
             return HZP_EBUSY;
         snprintf(dir, sizeof(dir), "%s/%s", s->dir, kept[0].name);
     }
-    return hzp_upload_begin(s->upload, m, have.unit ? &have : NULL, dir, reterr);
-}
-
-int hzp_state_upload_received(struct hzp_state *s, uint64_t checksum, uint64_t *ret,
-                              struct hzp_err_text *reterr)
-{
-    HZP_TRY(check_state(s, reterr));
-    return hzp_upload_received(s->upload, checksum, ret, reterr);
-}
-
-int hzp_state_upload_write(struct hzp_state *s, uint64_t checksum, int32_t u, uint64_t at,
-                           const void *data, size_t n, uint64_t *ret_received,
-                           struct hzp_err_text *reterr)
-{
-    HZP_TRY(check_state(s, reterr));
-    return hzp_upload_write(s->upload, checksum, u, at, data, n, ret_received, reterr);
+    return hzp_upload_begin(upload, m, have.unit ? &have : NULL, dir, reterr);
 }

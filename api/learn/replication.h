@@ -6,7 +6,7 @@
  */
 #pragma once
 
-#include "api/learn/manifest.h"
+#include "api/learn/upload.h"
 #include "api/learn/versions.h"
 
 /* What the version consists of; the caller ends *ret.  It must be on disk.  The first time its
@@ -36,10 +36,6 @@ int hzp_state_replica(struct hzp_state *s, struct hzp_replica *ret, struct hzp_e
  * the manifest is of another model; HZP_EBUSY; HZP_EUNSUP: with several ranks. */
 int hzp_state_upload_begin(struct hzp_state *s, const struct hzp_manifest *m,
                            struct hzp_err_text *reterr);
-/* As hzp_upload_received and hzp_upload_write. */
-int hzp_state_upload_received(struct hzp_state *s, uint64_t checksum, uint64_t *ret,
-                              struct hzp_err_text *reterr);
-int hzp_state_upload_write(struct hzp_state *s, uint64_t checksum, int32_t u, uint64_t at,
-                           const void *data, size_t n, uint64_t *ret_received,
-                           struct hzp_err_text *reterr);
+/* The pieces go to the upload itself.  HZP_EINVAL: nothing is saved. */
+int hzp_state_upload(struct hzp_state *s, struct hzp_upload **ret, struct hzp_err_text *reterr);
 /* The activation is a job of kind HZP_JOB_PUSH (hzp_state_ask). */

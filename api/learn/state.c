@@ -56,11 +56,6 @@ static void warn_of_wide_mode(const char *dir)
                 dir, (unsigned)st.st_mode & 0777);
 }
 
-static bool no_space(int error)
-{
-    return error == ENOSPC || error == EDQUOT;
-}
-
 /* *ret_full: there is no space to make it, and reterr says so; it is made later. */
 static int choose_dir(struct hzp_state *s, bool *ret_full, struct hzp_err_text *reterr)
 {
@@ -73,7 +68,7 @@ static int choose_dir(struct hzp_state *s, bool *ret_full, struct hzp_err_text *
         HZP_TRY(hzp_state_default_dir(s->config.model_dir, dir, sizeof(dir), reterr));
     s->dir = hzp_xstrdup(dir);
     int r = hzp_dir_make(dir, &s->dir_existed, reterr);
-    *ret_full = r == HZP_EIO && no_space(errno);
+    *ret_full = r == HZP_EIO && (errno == ENOSPC || errno == EDQUOT);
     if (r == HZP_OK)
         warn_of_wide_mode(dir);
     return *ret_full ? HZP_OK : r;

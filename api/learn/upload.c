@@ -29,16 +29,14 @@ struct hzp_upload {
     bool held;
 };
 
-static const char part[] = ".part";
-
 static uint64_t unit_bytes(const struct hzp_upload *up, int32_t u)
 {
     return hzp_manifest_unit_bytes(up->layout, up->type, u);
 }
 
-static void unit_path(const struct hzp_upload *up, int32_t u, const char *tail, char ret[PATH_MAX])
+static void unit_path(const struct hzp_upload *up, int32_t u, char ret[PATH_MAX])
 {
-    snprintf(ret, PATH_MAX, "%s/unit-%d%s", up->dir, u, tail);
+    snprintf(ret, PATH_MAX, "%s/unit-%d", up->dir, u);
 }
 
 struct hzp_upload *hzp_upload_create(const char *state_dir, const struct hzp_layout *layout,
@@ -74,14 +72,14 @@ static int fail_io(const char *path, struct hzp_err_text *reterr)
 }
 
 /* The checksum of a unit's file, and its size; size 0: there is none. */
-static int check_file(const struct hzp_upload *up, int32_t u, const char *tail, uint64_t *ret_bytes,
+static int check_file(const struct hzp_upload *up, int32_t u, uint64_t *ret_bytes,
                       uint64_t *ret_checksum, struct hzp_err_text *reterr)
 {
     char path[PATH_MAX];
     struct hzp_err_text why;
     uint64_t size = 0;
     *ret_bytes = *ret_checksum = 0;
-    unit_path(up, u, tail, path);
+    unit_path(up, u, path);
     int fd = hzp_file_open(path, &size, &why), r = HZP_OK;
     if (fd < 0)
         return fd == HZP_ENOENT ? HZP_OK : hzp_fail(reterr, fd, "%s", why.text);
@@ -100,12 +98,12 @@ static int check_file(const struct hzp_upload *up, int32_t u, const char *tail, 
     return r;
 }
 
-/* Writes n bytes at `at` to the unit's .part file, whose end that is. */
+/* Writes n bytes at `at` to the unit's file, whose end that is. */
 static int write_part(const struct hzp_upload *up, int32_t u, uint64_t at, const char *data,
                       size_t n, struct hzp_err_text *reterr)
 {
     char path[PATH_MAX];
-    unit_path(up, u, part, path);
+    unit_path(up, u, path);
     int fd = open(path, O_WRONLY | O_CREAT | O_CLOEXEC, 0666);
     if (fd < 0)
         return fail_io(path, reterr);
@@ -126,26 +124,20 @@ static int write_part(const struct hzp_upload *up, int32_t u, uint64_t at, const
 static void remove_unit(struct hzp_upload *up, int32_t u)
 {
     char path[PATH_MAX];
-    unit_path(up, u, part, path);
-    unlink(path);
-    unit_path(up, u, "", path);
+    unit_path(up, u, path);
     unlink(path);
     up->received[u] = 0;
 }
 
-/* All bytes are in the .part file: it becomes the unit if its checksum is right. */
+/* All bytes are there. */
 static int complete(struct hzp_upload *up, int32_t u, struct hzp_err_text *reterr)
 {
-    char from[PATH_MAX], to[PATH_MAX];
     uint64_t bytes, checksum;
-    HZP_TRY(check_file(up, u, part, &bytes, &checksum, reterr));
-    if (bytes != unit_bytes(up, u) || checksum != up->m.unit[u]) {
-        remove_unit(up, u);
-        return hzp_fail(reterr, HZP_EINVAL, "unit %d: its checksum is wrong: send it again", u);
-    }
-    unit_path(up, u, part, from);
-    unit_path(up, u, "", to);
-    return rename(from, to) < 0 ? fail_io(to, reterr) : HZP_OK;
+    HZP_TRY(check_file(up, u, &bytes, &checksum, reterr));
+    if (bytes == unit_bytes(up, u) && checksum == up->m.unit[u])
+        return HZP_OK;
+    remove_unit(up, u);
+    return hzp_fail(reterr, HZP_EINVAL, "unit %d: its checksum is wrong: send it again", u);
 }
 
 /* --- Beginning -------------------------------------------------------------------------------- */
@@ -170,13 +162,10 @@ static int copy_unit(struct hzp_upload *up, int32_t u, struct hzp_model_reader *
 static int look_at_unit(struct hzp_upload *up, int32_t u, bool same, struct hzp_err_text *reterr)
 {
     uint64_t bytes, checksum;
-    HZP_TRY(check_file(up, u, "", &bytes, &checksum, reterr));
-    if (bytes == unit_bytes(up, u) && checksum == up->m.unit[u]) {
+    HZP_TRY(check_file(up, u, &bytes, &checksum, reterr));
+    if (bytes == unit_bytes(up, u) && checksum == up->m.unit[u])
         up->received[u] = bytes;
-        return HZP_OK;
-    }
-    HZP_TRY(check_file(up, u, part, &bytes, &checksum, reterr));
-    if (same && bytes && bytes < unit_bytes(up, u))
+    else if (same && bytes && bytes < unit_bytes(up, u))
         up->received[u] = bytes / 8 * 8; /* whole words travel */
     else
         remove_unit(up, u);
@@ -347,7 +336,7 @@ int hzp_upload_fill(void *ctx, int32_t u, const struct hzp_unit_view *host)
     struct hzp_upload *up = fill->up; /* held: nothing of it changes */
     char path[PATH_MAX];
     uint64_t size = 0, bytes = unit_bytes(up, u);
-    unit_path(up, u, "", path);
+    unit_path(up, u, path);
     int fd = hzp_file_open(path, &size, fill->reterr), r = HZP_OK;
     HZP_TRY(fd);
     for (uint64_t at = 0; at < bytes && r >= 0;) {

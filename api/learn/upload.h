@@ -2,8 +2,7 @@
 /* api/learn/upload.h - weights that another server or a directory sends, piece by piece, until all
  * of them are here and can be activated.
  *
- *     STATE/upload/unit-U          unit U as it travels (api/learn/manifest.h): whole, checked
- *     STATE/upload/unit-U.part     its first bytes
+ *     STATE/upload/unit-U     unit U as it travels (api/learn/manifest.h), or its first bytes
  *
  * One upload at a time, named by the checksum of its manifest; another one takes its place, and
  * keeps the units that it has in common with it.  What is there survives a restart: an upload that

@@ -242,7 +242,7 @@ static bool resume(struct hzp_exchange *x)
     return !news; /* without memory for the answer the connection is closed */
 }
 
-/* Hangup thread: the client has closed its connection, or its side of it. */
+/* Door thread: the client has closed its connection, or its side of it. */
 static void client_closed(void *ctx)
 {
     struct hzp_relay_call *c = ctx;
@@ -257,7 +257,7 @@ static void client_closed(void *ctx)
 static void leave(struct hzp_exchange *x)
 {
     struct hzp_relay_call *c = x->later;
-    hzp_hangup_forget(x->server->hangup, x->fd);
+    hzp_door_forget(x->server->door, x->fd);
     x->later = NULL;
     hzp_lock_take(&c->lock);
     bool open = c->end == HZP_CALL_OPEN;
@@ -282,12 +282,6 @@ static bool takes_long(const struct hzp_exchange *x)
     return x->route->kind != HZP_ANSWER_SOON || (teaches(x) && hzp_exchange_query(x, "wait"));
 }
 
-/* Health checks have a deadline: a silent rank 0 must not hold up their answer. */
-static bool asks_health(const struct hzp_exchange *x)
-{
-    return hzp_among("/health /ping", x->route->path);
-}
-
 /* The body is held until the answer ends: without the room that it did not need. */
 static void trim_body(struct hzp_exchange *x)
 {
@@ -309,7 +303,8 @@ static enum MHD_Result answer(void *ctx, struct hzp_exchange *x, const char *met
     c->holds = 1;
     c->repeats = repeats(x);
     c->patient = !takes_long(x);
-    c->answer_by_ns = asks_health(x) ? hzp_now_ns() + HEALTH_NS : 0;
+    /* Health checks have a deadline: a silent rank 0 must not hold up their answer. */
+    c->answer_by_ns = hzp_among("/health /ping", x->route->path) ? hzp_now_ns() + HEALTH_NS : 0;
     c->named_events = hzp_among("/v1/responses /v1/messages", x->route->path);
     trim_body(x);
     c->body = (struct hzp_textbuf){x->body, x->bytes, x->room};
@@ -324,7 +319,7 @@ static enum MHD_Result answer(void *ctx, struct hzp_exchange *x, const char *met
     x->resume = resume;
     x->leave = leave;
     x->logged = true;
-    hzp_hangup_watch(x->server->hangup, x->fd, client_closed, c);
+    hzp_door_watch(x->server->door, x->fd, client_closed, c);
     hzp_upstream_add(ctx, c);
     return MHD_YES;
 }

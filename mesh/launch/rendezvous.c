@@ -21,11 +21,6 @@ static const char *variable(const char *name)
     return value && *value ? value : NULL;
 }
 
-static bool is_loopback(const char *host)
-{
-    return !strcmp(host, "localhost") || !strncmp(host, "127.", 4) || !strcmp(host, "::1");
-}
-
 static int take_folder(const char *name, const char *folder, struct hzp_rendezvous *r,
                        struct hzp_err_text *reterr)
 {
@@ -93,7 +88,8 @@ int hzp_rendezvous_open(const struct hzp_launch *launch, int port, struct hzp_re
 {
     const char *folder = variable("HZP_RANKS_DIR"), *key = variable("HZP_RANKS_KEY");
     const char *rule = port ? "--rank-port" : "MASTER_PORT+1";
-    bool local = launch->local_ranks == launch->ranks || is_loopback(launch->host);
+    bool local = launch->local_ranks == launch->ranks || !strcmp(launch->host, "localhost") ||
+                 !strncmp(launch->host, "127.", 4) || !strcmp(launch->host, "::1");
     *ret = (struct hzp_rendezvous){.lock = -1};
     ret->port = port ? port : (launch->port ? launch->port : DEFAULT_PORT) + 1;
     snprintf(ret->host, sizeof(ret->host), "%s", launch->host);

@@ -226,11 +226,6 @@ void hzp_wire_sum(enum hzp_wire type, void *dst, const void *const *src, int cou
 
 /* ---- the interface ---- */
 
-static bool same_list(const struct hzp_link_group *group, const int *rank, int count)
-{
-    return group->count == count && memcmp(group->rank, rank, sizeof(int) * (size_t)count) == 0;
-}
-
 int hzp_link_group(struct hzp_link *link, const int *rank, int count, struct hzp_err_text *reterr)
 {
     if (atomic_load(&link->failed))
@@ -252,7 +247,8 @@ int hzp_link_group(struct hzp_link *link, const int *rank, int count, struct hzp
     if (index < 0)
         return hzp_fail(reterr, HZP_EINVAL, "rank %d opens a group it is not in", all->index);
     for (int i = 0; i < link->groups; i++)
-        if (same_list(&link->group[i], member, count))
+        if (link->group[i].count == count &&
+            !memcmp(link->group[i].rank, member, sizeof(int) * (size_t)count))
             return i;
     if (link->groups == HZP_LINK_GROUPS_MAX)
         return hzp_fail(reterr, HZP_EINVAL, "more than %d groups on a link", HZP_LINK_GROUPS_MAX);

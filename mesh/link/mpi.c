@@ -66,21 +66,17 @@ static const struct hzp_link_backend backend_mpi;
 
 /* ---- waiting ---- */
 
-static void sleep_ns(uint64_t ns)
-{
-    struct timespec time = {.tv_sec = (time_t)(ns / 1000000000u),
-                            .tv_nsec = (long)(ns % 1000000000u)};
-    nanosleep(&time, NULL);
-}
-
-/* Called again and again while nothing has happened; *turns counts the calls. */
+/* Called again and again while nothing has happened; *turns counts the calls.  longest_ns: less
+ * than a second. */
 static void give_way(int *turns, uint64_t longest_ns)
 {
     enum { YIELDS = 20 };
-    if ((*turns)++ < YIELDS)
+    if ((*turns)++ < YIELDS) {
         sched_yield();
-    else
-        sleep_ns(HZP_MIN(10000u * (uint64_t)(*turns - YIELDS), longest_ns));
+        return;
+    }
+    uint64_t ns = HZP_MIN(10000u * (uint64_t)(*turns - YIELDS), longest_ns);
+    nanosleep(&(struct timespec){.tv_nsec = (long)ns}, NULL);
 }
 
 static int failed_call(struct mpi_link *link, int rank, int code)
@@ -135,12 +131,6 @@ static int send_header(struct mpi_link *link, int rank, MPI_Request *request)
     return MPI_Isend(&link->mine, (int)size, MPI_BYTE, rank, TAG_HEADER, link->comm, request);
 }
 
-static int receive_header(struct mpi_link *link, int rank, MPI_Request *request)
-{
-    return MPI_Irecv(&link->theirs[rank], sizeof(link->mine), MPI_BYTE, rank, TAG_HEADER,
-                     link->comm, request);
-}
-
 /* Tells the members what this rank posted and waits until all have posted the same. */
 static int meet(struct hzp_link_worker *worker, const struct hzp_link_group *group,
                 const struct hzp_transfer *t)
@@ -152,7 +142,8 @@ static int meet(struct hzp_link_worker *worker, const struct hzp_link_group *gro
         link->request[m] = link->request[n + m] = MPI_REQUEST_NULL;
         if (m == group->index)
             continue;
-        int code = receive_header(link, group->rank[m], &link->request[m]);
+        int code = MPI_Irecv(&link->theirs[group->rank[m]], sizeof(link->mine), MPI_BYTE,
+                             group->rank[m], TAG_HEADER, link->comm, &link->request[m]);
         if (code == MPI_SUCCESS)
             code = send_header(link, group->rank[m], &link->request[n + m]);
         if (code != MPI_SUCCESS)

@@ -530,14 +530,6 @@ int hzp_link_connect_zmq(struct hzp_link *base, const struct hzp_link_zmq_addres
 
 /* ---- links split off ---- */
 
-/* The ports at which all ranks listen for all others: at all[r * ranks + s], r for s. */
-static int tell_ports(struct hzp_link *base, const uint16_t *own, uint16_t *all,
-                      struct hzp_err_text *reterr)
-{
-    return hzp_link_gather(base, own, sizeof(*own) * (size_t)base->ranks, all, sizeof(*own),
-                           reterr);
-}
-
 static bool has_failed(void *ctx)
 {
     return atomic_load(&((struct hzp_link *)ctx)->failed);
@@ -552,7 +544,9 @@ static int split(struct hzp_zmq_link *link, uint16_t *own, uint16_t *all, struct
     config.key = link->secret_key[0] ? link->secret_key : NULL;
     HZP_TRY(open_link(&config, link, own, &second, reterr));
     struct hzp_link_zmq_address *address = hzp_xcalloc((size_t)base->ranks, sizeof(*address));
-    int r = tell_ports(base, own, all, reterr);
+    /* The ports at which all ranks listen for all others: at all[r * ranks + s], r for s. */
+    int r =
+        hzp_link_gather(base, own, sizeof(*own) * (size_t)base->ranks, all, sizeof(*own), reterr);
     for (int rank = 0; rank < base->ranks; rank++) {
         address[rank] = link->address[rank];
         address[rank].port = all[rank * base->ranks + base->rank];

@@ -144,13 +144,6 @@ static bool stream(struct hzp_zmq_link *link, const struct hzp_link_group *group
     return !left;
 }
 
-static void no_streams(struct hzp_zmq_link *link, const struct hzp_link_group *group)
-{
-    for (int m = 0; m < group->count; m++)
-        if (member(link, group, m))
-            member(link, group, m)->out_bytes = member(link, group, m)->in_bytes = 0;
-}
-
 /* recv holds `total` bytes in pieces of `piece`; member m has filled its own. */
 int hzp_zmq_gather(struct hzp_link_worker *worker, const struct hzp_link_group *group, char *recv,
                    size_t piece, size_t total)
@@ -280,7 +273,9 @@ int hzp_zmq_broadcast(struct hzp_link_worker *worker, const struct hzp_link_grou
     int n = group->count, me = group->index, before = (me + n - 1) % n, after = (me + 1) % n;
     struct hzp_zmq_peer *from = me == root ? NULL : member(link, group, before);
     struct hzp_zmq_peer *to = after == root ? NULL : member(link, group, after);
-    no_streams(link, group);
+    for (int m = 0; m < n; m++)
+        if (m != me)
+            member(link, group, m)->out_bytes = member(link, group, m)->in_bytes = 0;
     if (from) {
         from->in = recv;
         from->in_bytes = total;

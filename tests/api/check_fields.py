@@ -111,7 +111,7 @@ def sets(server):
 
 def test_every_route_is_described(server):
     document = openapi(server)
-    rows = re.findall(r'^    \{"([A-Z]+)", "(/[^"]*)",\s+"', (HTTP / "server.c").read_text(), re.M)
+    rows = [row.split() for row in json.loads((HTTP / "routes" / "fields.json").read_text())["routes"]]
     assert len(rows) > 15
     for method, path in rows:
         route = document["paths"][path + "{id}" if path.endswith("/") and path != "/" else path][method.lower()]

@@ -73,7 +73,7 @@ def check_policies(pid):
     for task in pathlib.Path(f"/proc/{pid}/task").iterdir():
         name = re.sub(r"^(cpu|MHD)-(?!lane).*", r"\1", (task / "comm").read_text().strip())
         found.setdefault(name, set()).add(os.sched_getscheduler(int(task.name)))
-    for name in "MHD", "hzp-http", "hzp-notify", "hzp-door", "hzp-hangup", "cpu":
+    for name in "MHD", "hzp-http", "hzp-notify", "hzp-door", "cpu":
         assert found[name] == {os.SCHED_BATCH}, f"{name} preempts: {found}"
     assert found["hzp-engine"] == found.get("cpu-lane", {os.SCHED_OTHER}) == {os.SCHED_OTHER}, found
 

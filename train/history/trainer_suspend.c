@@ -109,13 +109,6 @@ void hzp_trainer_tell_marks(struct hzp_trainer *t, const struct hzp_mark *mark, 
 
 /* --- An older version serves again ------------------------------------------------------------ */
 
-/* Begins the chain that quantizes the weights. */
-static void begin_restore(struct hzp_trainer *t, struct hzp_version *draft)
-{
-    hzp_update_end(hzp_learner_begin_chain(t->learner), t->config.model, draft, t->learner->space);
-    t->stage = HZP_TRAINER_RESTORE;
-}
-
 static void publish_older(struct hzp_trainer *t, struct hzp_trainer_older *older,
                           uint64_t last_step)
 {
@@ -152,8 +145,11 @@ int hzp_trainer_publish_older(void *ctx, const struct hzp_border *border)
     hzp_assert_engine_thread();
     HZP_ASSERT(t->suspended);
     bool made = !hzp_weights_fp8(t->config.model->weights) || older->draft->fp8_made;
-    if (!made && t->stage != HZP_TRAINER_RESTORE)
-        begin_restore(t, older->draft);
+    if (!made && t->stage != HZP_TRAINER_RESTORE) { /* a chain quantizes the weights */
+        hzp_update_end(hzp_learner_begin_chain(t->learner), t->config.model, older->draft,
+                       t->learner->space);
+        t->stage = HZP_TRAINER_RESTORE;
+    }
     bool chain = t->stage == HZP_TRAINER_RESTORE && t->learner->at < t->learner->chain.items;
     if (chain || border->keep_version)
         return HZP_EBUSY;

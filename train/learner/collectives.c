@@ -495,12 +495,6 @@ static void await_place(struct hzp_collectives *x, const struct hzp_plan *chain,
         hzp_transfers_depend(&x->list, chain->items, *place_of(x, 0));
 }
 
-/* A micro-batch's rows of the embedding: no others have a gradient, but by a tied head. */
-static size_t embedding_nonzero(const struct hzp_collectives *x)
-{
-    return (size_t)x->config.micro_rows * (size_t)x->config.model->config->width;
-}
-
 /* Whether a tied embedding's gradient is scattered twice: what the head has added as soon as it
  * has, which is most of all that is sent, and at the end the rows that the embedding adds.  So the
  * transfer that an update waits for is short.  In rounds before the last one the next micro-batch
@@ -534,7 +528,8 @@ static void scatter_unit(struct hzp_collectives *x, const struct hzp_plan *chain
     bool early = scatters_head_early(x, last);
     struct hzp_transfer what = scatter_of(x, u);
     if (u == 0 && !x->config.shards.ordered && (early || !has_own_place(x, u)))
-        what.nonzero = embedding_nonzero(x);
+        /* a micro-batch's rows: no others have a gradient, but by a tied head */
+        what.nonzero = (size_t)x->config.micro_rows * (size_t)x->config.model->config->width;
     x->reduced[u] = *place_of(x, u) = hzp_transfers_add(&x->list, &what, chain->items);
     if (early && i > 0 && i <= layers)
         scatter_head(x, chain, layers - i, layers);

@@ -15,81 +15,11 @@
 
 enum {
     APPLICATION_ID = 0x485a5053, /* "HZPS": the application id that SQLite stores in the file */
-    SCHEMA_VERSION = 9,
-    BODY_KEPT_MS = 86400000, /* how long a body's key is known: a day */
+    SCHEMA_VERSION = 9,          /* the last one of sample_log.sql */
+    BODY_KEPT_MS = 86400000,     /* how long a body's key is known: a day */
 };
 
-/* A sample's tokens are stored as 4-byte little-endian words, followed by one bit per token:
- * learn; where it has weights, losses, soft targets, by those, too, as the words of their bits. */
-static const char schema[] =
-    "CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;"
-    "CREATE TABLE samples (sequence_number INTEGER PRIMARY KEY, count INTEGER NOT NULL,"
-    " data BLOB NOT NULL);"
-    "CREATE TABLE versions (id INTEGER PRIMARY KEY, optimizer_step INTEGER NOT NULL,"
-    " published_unix_ms INTEGER NOT NULL, loss REAL, checksum INTEGER NOT NULL,"
-    " learned_through INTEGER NOT NULL, learned_more INTEGER NOT NULL, learned BLOB NOT NULL);"
-    "CREATE TABLE checkpoints (id INTEGER PRIMARY KEY, learned_through INTEGER NOT NULL,"
-    " name TEXT NOT NULL);";
-
-/* What version 2 added: checksums of samples (NULL: the row is older), bodies with a key, samples
- * that were given up. */
-static const char schema2[] =
-    "ALTER TABLE samples ADD COLUMN checksum INTEGER;"
-    "CREATE TABLE bodies (key TEXT PRIMARY KEY, digest INTEGER NOT NULL, first INTEGER NOT NULL,"
-    " count INTEGER NOT NULL, unix_ms INTEGER NOT NULL) WITHOUT ROWID;"
-    "CREATE INDEX bodies_by_time ON bodies (unix_ms);"
-    "CREATE TABLE failed (sequence_number INTEGER PRIMARY KEY, optimizer_step INTEGER NOT NULL,"
-    " unix_ms INTEGER NOT NULL);";
-
-/* What version 3 added: a version's parent (0: the one before it) and its losses on the gate's
- * examples; names of versions; samples that no version learns any more, with the version that
- * served when that was decided (train/table/sample_log_marks.c). */
-static const char schema3[] =
-    "ALTER TABLE versions ADD COLUMN parent INTEGER NOT NULL DEFAULT 0;"
-    "ALTER TABLE versions ADD COLUMN gate_before REAL;"
-    "ALTER TABLE versions ADD COLUMN gate_after REAL;"
-    "CREATE TABLE names (name TEXT PRIMARY KEY, id INTEGER NOT NULL, unix_ms INTEGER NOT NULL)"
-    " WITHOUT ROWID;"
-    "CREATE TABLE marks (first INTEGER NOT NULL, last INTEGER NOT NULL, kind INTEGER NOT NULL,"
-    " version INTEGER NOT NULL, unix_ms INTEGER NOT NULL);"
-    "CREATE INDEX marks_by_last ON marks (last);";
-
-/* Since version 4 samples may have weights.  What version 5 added: sessions
- * (train/table/sample_log_sessions.c), and of a version that another server or a directory sent,
- * where it came from. */
-static const char schema5[] =
-    "CREATE TABLE sessions (name TEXT PRIMARY KEY, newest INTEGER NOT NULL) WITHOUT ROWID;"
-    "CREATE INDEX sessions_by_newest ON sessions (newest);"
-    "INSERT OR REPLACE INTO meta SELECT 'sessions_forgotten', ifnull(max(sequence_number), 0)"
-    " FROM samples;"
-    "CREATE TABLE sources (id INTEGER PRIMARY KEY, source TEXT NOT NULL);";
-
-/* What version 6 added: lessons, the samples that were committed together
- * (train/table/sample_log_lessons.c).  Those of an earlier log are one lesson. */
-static const char schema6[] =
-    "CREATE TABLE lessons (id INTEGER PRIMARY KEY, first INTEGER NOT NULL, last INTEGER NOT NULL,"
-    " unix_ms INTEGER NOT NULL, session TEXT);"
-    "INSERT INTO lessons SELECT 1, min(sequence_number), max(sequence_number), 0, NULL"
-    " FROM samples HAVING count(*) > 0;";
-
-/* What version 7 added: passes of samples after learned_through that a checkpoint contains. */
-static const char schema7[] =
-    "CREATE TABLE passes (name TEXT NOT NULL, first INTEGER NOT NULL, last INTEGER NOT NULL,"
-    " done INTEGER NOT NULL, learned INTEGER NOT NULL, PRIMARY KEY (name, first)) WITHOUT ROWID;";
-
-/* What version 8 added: the sites with whose averages a version was made, as bits. */
-static const char schema8[] = "ALTER TABLE versions ADD COLUMN sites INTEGER NOT NULL DEFAULT 0;";
-
-/* What version 9 added: how many of a sample's tokens have soft targets. */
-static const char schema9[] = "ALTER TABLE samples ADD COLUMN softs INTEGER NOT NULL DEFAULT 0;";
-
 #define NEWEST_CHECKPOINT "(SELECT name FROM checkpoints ORDER BY id DESC LIMIT 1)"
-
-static const struct {
-    int version;
-    const char *sql;
-} schemas[] = {{1, schema},  {2, schema2}, {3, schema3}, {5, schema5},
-               {6, schema6}, {7, schema7}, {8, schema8}, {SCHEMA_VERSION, schema9}};
 
 static const char sql_read[] =
     "SELECT sequence_number, count, data, checksum, softs, done, learned FROM samples"
@@ -325,9 +255,9 @@ static int make_tables(struct hzp_sample_log *log, int64_t from, const char *fin
     const char *what = from ? "upgrading the tables" : "making the tables";
     char pragma[96];
     HZP_TRY(hzp_sample_log_exec(log, "BEGIN IMMEDIATE", what, reterr));
-    for (int i = 0; i < HZP_COUNT(schemas); i++)
-        if (schemas[i].version > from)
-            HZP_TRY(hzp_sample_log_exec(log, schemas[i].sql, what, reterr));
+    for (int i = 0; i < hzp_log_schema_count; i++)
+        if (hzp_log_schemas[i].version > from)
+            HZP_TRY(hzp_sample_log_exec(log, hzp_log_schemas[i].sql, what, reterr));
     if (!from)
         HZP_TRY(hzp_sample_log_change(log, "INSERT INTO meta VALUES ('fingerprint', ?1)", what,
                                       reterr, "t", fingerprint));

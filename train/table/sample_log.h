@@ -73,7 +73,7 @@ void hzp_sample_log_close(struct hzp_sample_log *log); /* NULL: no effect */
 struct hzp_body_key {
     const char *key;     /* chosen by the client; kept for a day at least; NULL: none */
     uint64_t digest;     /* the body's */
-    const char *session; /* the session that taught it (sample_log_sessions.c); NULL: none */
+    const char *session; /* the session that taught it (sample_log_lessons.c); NULL: none */
     /* A note that is committed with it: note_text, and the first number behind it; NULL: none. */
     const char *note, *note_text;
 };
@@ -181,7 +181,7 @@ int hzp_sample_log_resume(struct hzp_sample_log *log, uint64_t ids_used,
 /* Writes what resume could not write; makes the file of a log that is in memory. */
 int hzp_sample_log_mark(struct hzp_sample_log *log, struct hzp_err_text *reterr);
 
-/* --- sample_log_sessions.c --------------------------------------------------------------------
+/* --- sample_log_lessons.c --------------------------------------------------------------------
  * Names under which clients teach, each with the newest sample that it taught.  The log keeps
  * HZP_SESSIONS_MAX of them; the one whose newest sample is the oldest makes room. */
 

@@ -93,3 +93,128 @@ int32_t hzp_sample_log_read_range(struct hzp_sample_log *log, int64_t first, int
         hzp_sample_destroy(ret[i]);
     return r < 0 ? r : n;
 }
+
+/* who taught what: sessions in the log. */
+
+static const char noting[] = "noting a session";
+
+/* Forgets the session whose newest sample is the oldest, if there are too many. */
+static int make_room(struct hzp_sample_log *log, struct hzp_err_text *reterr)
+{
+    int64_t count = 0, oldest = 0;
+    HZP_TRY(hzp_sample_log_number(log, "SELECT count(*) FROM sessions", &count, reterr));
+    if (count <= HZP_SESSIONS_MAX)
+        return HZP_OK;
+    HZP_TRY(hzp_sample_log_number(log, "SELECT min(newest) FROM sessions", &oldest, reterr));
+    HZP_TRY(hzp_sample_log_change(log, "DELETE FROM sessions WHERE newest = ?1", noting, reterr,
+                                  "i", oldest));
+    /* If the transaction is rolled back, this one stays too large: sessions wait longer, not less.
+     */
+    log->forgotten = HZP_MAX(log->forgotten, oldest);
+    return hzp_sample_log_change(log,
+                                 "INSERT OR REPLACE INTO meta VALUES ('sessions_forgotten', ?1)",
+                                 noting, reterr, "i", log->forgotten);
+}
+
+int hzp_sample_log_put_session(struct hzp_sample_log *log, const char *name, int64_t newest,
+                               struct hzp_err_text *reterr)
+{
+    /* One that is not kept may have been forgotten. */
+    HZP_TRY(hzp_sample_log_change(
+        log,
+        "INSERT INTO sessions (newest, name) VALUES (?1, ?2) ON CONFLICT (name) DO"
+        " UPDATE SET newest = max(newest, excluded.newest)",
+        noting, reterr, "it", HZP_MAX(newest, log->forgotten), name));
+    return make_room(log, reterr);
+}
+
+int hzp_sample_log_note_session(struct hzp_sample_log *log, const char *name, int64_t newest,
+                                struct hzp_err_text *reterr)
+{
+    int r = hzp_sample_log_begin(log, noting, reterr);
+    if (r >= 0)
+        r = hzp_sample_log_put_session(log, name, newest, reterr);
+    return hzp_sample_log_end(log, r, noting, reterr);
+}
+
+int32_t hzp_sample_log_sessions(struct hzp_sample_log *log, struct hzp_session *ret, int32_t max,
+                                int64_t *ret_forgotten, struct hzp_err_text *reterr)
+{
+    static const char sql[] = "SELECT name, newest FROM sessions ORDER BY newest DESC";
+    int32_t n = 0;
+    HZP_LOCKED(&log->lock);
+    *ret_forgotten = log->forgotten;
+    struct hzp_log_rows q = hzp_sample_log_query(log, sql, "reading sessions", reterr, "");
+    while (n < max && hzp_sample_log_next(&q)) {
+        hzp_sample_log_column(q.s, 0, ret[n].name, sizeof(ret[n].name));
+        ret[n++].newest = sqlite3_column_int64(q.s, 1);
+    }
+    return hzp_sample_log_query_end(&q, n);
+}
+
+/* Notes: short texts by name, in the log's table of what it belongs to. */
+
+/* Under lock.  1: there is a note of that name; 0: there is none. */
+static int get_note(struct hzp_sample_log *log, const char *name, char *ret, size_t size,
+                    struct hzp_err_text *reterr)
+{
+    struct hzp_log_rows q = hzp_sample_log_query(log, "SELECT value FROM meta WHERE key = ?1",
+                                                 "reading", reterr, "t", name);
+    bool found = hzp_sample_log_next(&q);
+    ret[0] = 0;
+    if (found)
+        hzp_sample_log_column(q.s, 0, ret, size);
+    return hzp_sample_log_query_end(&q, found);
+}
+
+int hzp_sample_log_put_note(struct hzp_sample_log *log, const char *name, const char *value,
+                            struct hzp_err_text *reterr)
+{
+    if (!value)
+        return hzp_sample_log_change(log, "DELETE FROM meta WHERE key = ?1", "writing", reterr, "t",
+                                     name);
+    return hzp_sample_log_change(log, "INSERT OR REPLACE INTO meta VALUES (?1, ?2)", "writing",
+                                 reterr, "tt", name, value);
+}
+
+int hzp_sample_log_note(struct hzp_sample_log *log, const char *name, char *ret, size_t size,
+                        struct hzp_err_text *reterr)
+{
+    HZP_LOCKED(&log->lock);
+    HZP_TRY(get_note(log, name, ret, size, reterr));
+    return HZP_OK;
+}
+
+char *hzp_sample_log_whole_note(struct hzp_sample_log *log, const char *name)
+{
+    char *ret = NULL;
+    HZP_LOCKED(&log->lock);
+    struct hzp_log_rows q = hzp_sample_log_query(log, "SELECT value FROM meta WHERE key = ?1",
+                                                 "reading", NULL, "t", name);
+    if (hzp_sample_log_next(&q) && sqlite3_column_type(q.s, 0) != SQLITE_NULL)
+        ret = strdup((const char *)sqlite3_column_text(q.s, 0));
+    hzp_sample_log_query_end(&q, HZP_OK);
+    return ret;
+}
+
+int hzp_sample_log_set_note(struct hzp_sample_log *log, const char *name, const char *value,
+                            struct hzp_err_text *reterr)
+{
+    HZP_LOCKED(&log->lock);
+    return hzp_sample_log_put_note(log, name, value, reterr);
+}
+
+int hzp_sample_log_pin(struct hzp_sample_log *log, const char *name, const char *what,
+                       const char *value, struct hzp_err_text *reterr)
+{
+    char then[128];
+    HZP_LOCKED(&log->lock);
+    int r = get_note(log, name, then, sizeof(then), reterr);
+    if (r == 0)
+        return hzp_sample_log_put_note(log, name, value, reterr);
+    if (r > 0 && strcmp(then, value))
+        return hzp_fail(reterr, HZP_EINVAL,
+                        "%s: the sample log was begun with another %s (%s, now %s)", log->path,
+                        what, then, value);
+    return HZP_MIN(r, 0);
+}

@@ -33,6 +33,15 @@ struct hzp_sample_log {
     int64_t forgotten;       /* the newest sample that a session not kept may have taught */
 };
 
+/* What each version of the schema added, the oldest first: sample_log.sql, of which the build makes
+ * C. */
+struct hzp_log_schema {
+    int version;
+    const char *sql;
+};
+extern const struct hzp_log_schema hzp_log_schemas[];
+extern const int hzp_log_schema_count;
+
 /* An error for SQLite's code; what: the action that failed, for the text. */
 int hzp_sample_log_fail_code(struct hzp_sample_log *log, int code, const char *what,
                              struct hzp_err_text *reterr);

@@ -94,21 +94,15 @@ static int add_passes(struct hzp_sample_log *log, const char *name, const struct
     return HZP_OK;
 }
 
-/* Under lock, in a transaction: passes of checkpoints that the log does not have. */
-static int drop_passes(struct hzp_sample_log *log, struct hzp_err_text *reterr)
-{
-    return hzp_sample_log_exec(
-        log, "DELETE FROM passes WHERE name NOT IN (SELECT name FROM checkpoints)",
-        "removing passes", reterr);
-}
-
 int hzp_sample_log_checkpoint(struct hzp_sample_log *log, uint64_t id, int64_t learned_through,
                               const char *name, const struct hzp_passes *passes, int32_t count,
                               struct hzp_err_text *reterr)
 {
     int r = hzp_sample_log_begin(log, "adding a checkpoint", reterr);
-    if (r >= 0)
-        r = drop_passes(log, reterr);
+    if (r >= 0) /* those of checkpoints that the log does not have */
+        r = hzp_sample_log_exec(
+            log, "DELETE FROM passes WHERE name NOT IN (SELECT name FROM checkpoints)",
+            "removing passes", reterr);
     if (r >= 0)
         r = add_passes(log, name, passes, count, reterr);
     if (r >= 0)

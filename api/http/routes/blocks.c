@@ -201,8 +201,6 @@ int hzp_blocks_tools(const json_t *body,
     json_t *tools = json_array();
     size_t i;
     json_object_set_new(chat, "tools", tools);
-    if (list && !json_is_null(list) && !json_is_array(list))
-        return hzp_wrong(reterr, "tools", "must be a list");
     json_array_foreach(list, i, tool)
     {
         char path[32];

@@ -22,11 +22,9 @@ static void ignore(struct hzp_completion_params *params, const char *name)
 /* modalities may only ask for text. */
 static int check_output(const json_t *body, struct hzp_err_text *reterr)
 {
-    const json_t *modalities = json_object_get(body, "modalities"), *each;
+    const json_t *each;
     size_t i;
-    if (modalities && !json_is_null(modalities) && !json_is_array(modalities))
-        return hzp_wrong(reterr, "modalities", "must be a list, not %s", hzp_json_kind(modalities));
-    json_array_foreach(modalities, i, each)
+    json_array_foreach(json_object_get(body, "modalities"), i, each)
     {
         const char *name = json_string_value(each);
         if (!name || strcmp(name, "text"))
@@ -46,20 +44,6 @@ struct prompt {
     bool must_call;        /* tool_choice: the answer is a call */
     const char *must_name; /* borrowed: of this tool; NULL: of any */
 };
-
-/* A field that is absent, or of this type; NULL in *ret: absent. */
-static int typed(const json_t *body, const char *name, json_type type, const char *kind,
-                 const json_t **ret, struct hzp_err_text *reterr)
-{
-    const json_t *value = json_object_get(body, name);
-    *ret = NULL;
-    if (!value || json_is_null(value))
-        return HZP_OK;
-    if (json_typeof(value) != type)
-        return hzp_wrong(reterr, name, "must be %s, not %s", kind, hzp_json_kind(value));
-    *ret = value;
-    return HZP_OK;
-}
 
 /* tool_choice, where it is not a word: {"type": "function", "function": {"name": ...}}. */
 static int read_named_tool(const json_t *choice, const json_t *tools, struct prompt *p,
@@ -110,11 +94,10 @@ static int check_tool(const json_t *tool, size_t i, struct prompt *p, struct hzp
 /* tools, and whether tool_choice leaves them to the model. */
 static int read_tools(const json_t *body, struct prompt *p, struct hzp_err_text *reterr)
 {
-    const json_t *tools, *choice = json_object_get(body, "tool_choice"), *tool;
+    const json_t *tools = hzp_given(body, "tools"), *choice = hzp_given(body, "tool_choice"), *tool;
     size_t i;
-    HZP_TRY(typed(body, "tools", JSON_ARRAY, "a list", &tools, reterr));
     json_array_foreach(tools, i, tool) HZP_TRY(check_tool(tool, i, p, reterr));
-    if (choice && !json_is_null(choice)) {
+    if (choice) {
         const char *name = json_string_value(choice);
         p->must_call = name && !strcmp(name, "required");
         if (name && !strcmp(name, "none"))
@@ -140,15 +123,15 @@ static bool is_begun(const json_t *body)
 static int read_template_fields(const json_t *body, const struct hzp_chat *chat, struct prompt *p,
                                 struct hzp_completion_params *params, struct hzp_err_text *reterr)
 {
-    const json_t *more, *effort = json_object_get(body, "reasoning_effort");
+    json_t *more = hzp_given(body, "chat_template_kwargs"),
+           *effort = hzp_given(body, "reasoning_effort");
     const char *name;
     char param[128];
     json_t *value;
     bool given = json_object_get(body, "add_generation_prompt") != NULL;
     HZP_TRY(read_tools(body, p, reterr));
-    HZP_TRY(typed(body, "documents", JSON_ARRAY, "a list", &p->request.documents, reterr));
-    HZP_TRY(typed(body, "chat_template_kwargs", JSON_OBJECT, "an object", &more, reterr));
-    p->more = more ? json_copy((json_t *)more) : json_object();
+    p->request.documents = hzp_given(body, "documents");
+    p->more = more ? json_copy(more) : json_object();
     bool tools = p->request.tools != NULL;
     json_object_foreach(p->more, name, value)
     {
@@ -157,12 +140,10 @@ static int read_template_fields(const json_t *body, const struct hzp_chat *chat,
             json_array_size(params->ignored) < HZP_FIELDS_IGNORED_MAX)
             ignore(params, param);
     }
-    if (effort && !json_is_null(effort)) {
-        if (hzp_chat_uses(chat, tools, "reasoning_effort"))
-            json_object_set(p->more, "reasoning_effort", (json_t *)effort);
-        else
-            ignore(params, "reasoning_effort");
-    }
+    if (effort && hzp_chat_uses(chat, tools, "reasoning_effort"))
+        json_object_set(p->more, "reasoning_effort", effort);
+    else if (effort)
+        ignore(params, "reasoning_effort");
     if (tools && !hzp_chat_uses(chat, tools, "tools"))
         return hzp_wrong(reterr, "tools", ": the model's chat template has no place for tools");
     if (p->request.documents && !hzp_chat_uses(chat, tools, "documents"))

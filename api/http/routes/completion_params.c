@@ -307,9 +307,7 @@ static int read_stops(const json_t *body, const struct hzp_engine *engine,
     }
 
     const json_t *ids = json_object_get(body, "stop_token_ids");
-    if (!ids || json_is_null(ids))
-        return HZP_OK;
-    if (!json_is_array(ids) || json_array_size(ids) > HZP_STOP_IDS_MAX)
+    if (json_array_size(ids) > HZP_STOP_IDS_MAX)
         return hzp_wrong(reterr, "stop_token_ids", "must be a list of at most %d tokens",
                          HZP_STOP_IDS_MAX);
     json_array_foreach(ids, i, value)
@@ -326,12 +324,7 @@ static int read_stops(const json_t *body, const struct hzp_engine *engine,
 static int read_biases(const json_t *body, const struct hzp_engine *engine,
                        struct hzp_completion_params *params, struct hzp_err_text *reterr)
 {
-    json_t *biases = json_object_get(body, "logit_bias");
-    if (!biases || json_is_null(biases))
-        return HZP_OK;
-    if (!json_is_object(biases))
-        return hzp_wrong(reterr, "logit_bias", "must be an object from tokens to numbers, not %s",
-                         hzp_json_kind(biases));
+    json_t *biases = hzp_given(body, "logit_bias");
     const char *key;
     json_t *value;
     size_t bytes;
@@ -429,14 +422,9 @@ static int read_flags(const json_t *body, struct hzp_completion_params *params,
     params->suffix = json_string_length(suffix) ? suffix : NULL;
     if (params->suffix && params->echo)
         return hzp_wrong(reterr, "suffix", "and echo exclude each other");
-    const json_t *options = json_object_get(body, "stream_options");
-    if (!options || json_is_null(options))
-        return HZP_OK;
-    if (!params->stream)
+    const json_t *options = hzp_given(body, "stream_options");
+    if (options && !params->stream)
         return hzp_wrong(reterr, "stream_options", "is allowed only with stream");
-    if (!json_is_object(options))
-        return hzp_wrong(reterr, "stream_options", "must be an object, not %s",
-                         hzp_json_kind(options));
     HZP_TRY(read_stream_option(options, "include_usage", &params->include_usage, reterr));
     return read_stream_option(options, "continuous_usage_stats", &params->continuous_usage, reterr);
 }

@@ -17,7 +17,7 @@
 #include <string.h>
 #include <time.h>
 
-/* Hangup thread. */
+/* Door thread. */
 static void client_left(void *ctx)
 {
     hzp_completion_leave(ctx);
@@ -55,7 +55,7 @@ void hzp_answer_count(struct hzp_answer *a)
 
 void hzp_answer_end(struct hzp_answer *a)
 {
-    hzp_hangup_forget(a->x->server->hangup, a->x->fd);
+    hzp_door_forget(a->x->server->door, a->x->fd);
     hzp_answer_count(a);
     hzp_completion_end(a->c);
 }
@@ -265,7 +265,7 @@ static int start(struct hzp_exchange *x, struct hzp_completion_params *params,
     x->logged = true;
     int r = hzp_journal_begin(a, reterr);
     if (r == HZP_OK) {
-        hzp_hangup_watch(server->hangup, x->fd, client_left, a->c);
+        hzp_door_watch(server->door, x->fd, client_left, a->c);
         r = hzp_completion_submit(a->c, reterr);
     }
     if (r < 0) {
@@ -341,7 +341,7 @@ static parse_fn parse_of(const struct hzp_field_set *fields)
     return parses[i].parse;
 }
 
-enum MHD_Result hzp_route_completion(struct hzp_exchange *x)
+int hzp_route_completion(struct hzp_exchange *x, struct hzp_err_text *reterr)
 {
     const struct hzp_field_set *fields = x->route->body;
     if (atomic_load(&x->server->state) != HZP_SERVER_UP)
@@ -350,11 +350,8 @@ enum MHD_Result hzp_route_completion(struct hzp_exchange *x)
     json_auto_t *body = hzp_exchange_json(x, &r);
     if (!body || wrong_model(x, body, &r))
         return r;
-    struct hzp_err_text err = {0};
     HZP_ENDED(hzp_completion_params_fini) struct hzp_completion_params params = {0};
-    int code = parse_whole(x, parse_of(fields), body, &params, &err);
-    if (code < 0)
-        return hzp_reply_fail(x, code, &err);
+    HZP_TRY(parse_whole(x, parse_of(fields), body, &params, reterr));
     count_unknown(&x->server->unknown, fields, body);
     json_decref(body);
     body = NULL; /* its memory goes to the completion */
@@ -367,6 +364,6 @@ enum MHD_Result hzp_route_completion(struct hzp_exchange *x)
         hzp_structure_wait(x, &params, go_on);
         return MHD_YES;
     }
-    code = start(x, &params, &err);
-    return code < 0 ? hzp_reply_fail(x, code, &err) : MHD_YES;
+    HZP_TRY(start(x, &params, reterr));
+    return MHD_YES;
 }

@@ -254,7 +254,7 @@ static bool run_refer(void *ctx)
     return true;
 }
 
-enum MHD_Result hzp_route_examples(struct hzp_exchange *x)
+int hzp_route_examples(struct hzp_exchange *x, struct hzp_err_text *reterr)
 {
     struct hzp_engine *engine = x->server->engine;
     struct hzp_trainer_stats trainer;
@@ -283,7 +283,7 @@ enum MHD_Result hzp_route_examples(struct hzp_exchange *x)
     return accept_read(x, &parked);
 }
 
-enum MHD_Result hzp_route_examples_list(struct hzp_exchange *x)
+int hzp_route_examples_list(struct hzp_exchange *x, struct hzp_err_text *reterr)
 {
     struct hzp_engine *engine = x->server->engine;
     struct hzp_state_stats stats;

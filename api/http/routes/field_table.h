@@ -31,6 +31,8 @@ enum hzp_field_kind {
     HZP_FIELD_NUMBER,
     HZP_FIELD_STRING, /* without \u0000 */
     HZP_FIELD_TEXT,   /* any string */
+    HZP_FIELD_LIST,
+    HZP_FIELD_OBJECT,
     HZP_FIELD_JSON
 };
 enum hzp_field_use { HZP_FIELD_USED, HZP_FIELD_NEEDED, HZP_FIELD_IGNORED, HZP_FIELD_REFUSED };
@@ -41,8 +43,8 @@ struct hzp_field {
     double low, high;   /* range of INT and NUMBER */
     const char *preset; /* its default, as JSON; NULL: nothing that JSON can say */
     enum hzp_field_use use;
-    const char *note;   /* what it is for; refused: what to do instead */
-    const char *schema; /* kind JSON: its JSON schema; other kinds: NULL, or a narrower schema */
+    const char *note;  /* what it is for; refused: what to do instead */
+    const char *words; /* kind STRING: "\"a\", \"b\" or \"c\"": all that it may be; NULL: any */
 };
 
 /* A group of fields, ended by one without a name. */
@@ -76,7 +78,7 @@ extern const struct hzp_field hzp_query_examples[], hzp_query_job[], hzp_query_l
 /* NULL: the set has no such field. */
 const struct hzp_field *hzp_field_find(const struct hzp_field_set *set, const char *name);
 
-/* Whether a text is one of the words that the field's schema lists; if it lists none, any is. */
+/* Whether a text is one of the field's words; if it has none, any is. */
 int hzp_field_word(const struct hzp_field *field, const char *text, struct hzp_err_text *reterr);
 
 /* Whether the names of members have this one; *ret_ignored: as one without effect. */

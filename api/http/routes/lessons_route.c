@@ -45,16 +45,14 @@ static json_t *lesson_json(struct hzp_exchange *x, const struct hzp_logged_lesso
                      "effect", hzp_state_effect(s, lesson->first));
 }
 
-enum MHD_Result hzp_route_lessons(struct hzp_exchange *x)
+int hzp_route_lessons(struct hzp_exchange *x, struct hzp_err_text *reterr)
 {
     struct hzp_logged_lesson lesson[LIMIT_MAX + 1];
-    struct hzp_err_text err = {.text = ""};
     int64_t asked = hzp_query_int(x, "limit");
     int32_t limit = (int32_t)HZP_MIN(asked, (int64_t)LIMIT_MAX);
     int r = hzp_state_lessons(x->server->engine->state, hzp_query_int(x, "before"), limit + 1,
-                              lesson, &err);
-    if (r < 0)
-        return hzp_reply_fail(x, r, &err);
+                              lesson, reterr);
+    HZP_TRY(r);
     json_t *list = json_array();
     for (int32_t i = 0; i < r && i < limit; i++)
         json_array_append_new(list, lesson_json(x, &lesson[i]));
@@ -131,16 +129,15 @@ static void add_versions(struct hzp_exchange *x, const struct hzp_logged_lesson 
     json_object_set_new(json, "to_version", to ? json_integer((json_int_t)to) : json_null());
 }
 
-enum MHD_Result hzp_route_lesson(struct hzp_exchange *x)
+int hzp_route_lesson(struct hzp_exchange *x, struct hzp_err_text *reterr)
 {
     struct hzp_logged_lesson lesson;
-    struct hzp_err_text err = {.text = ""};
     struct hzp_audit_taught who = {.key = ""};
     struct hzp_state *s = x->server->engine->state;
     int64_t id = hzp_path_number(x->tail, 0);
-    if (id < 1 || hzp_state_lesson(s, id, &lesson, &err) < 0)
-        return hzp_reply_error(x, MHD_HTTP_NOT_FOUND, NULL, NULL,
-                               "there is no lesson %.40s: GET /v1/lessons lists them", x->tail);
+    if (id < 1 || hzp_state_lesson(s, id, &lesson, reterr) < 0)
+        return hzp_fail(reterr, HZP_ENOENT, "there is no lesson %.40s: GET /v1/lessons lists them",
+                        x->tail);
     bool known = hzp_audit_find(hzp_state_audit(s), lesson.first, &who);
     json_t *json = lesson_json(x, &lesson);
     json_object_set_new(json, "key", known ? json_string(who.key) : json_null());
@@ -185,20 +182,18 @@ static int read_asked(const json_t *body, struct asked *ret, struct hzp_err_text
     return HZP_OK;
 }
 
-static enum MHD_Result go_back(struct hzp_exchange *x, const char *version)
+static int go_back(struct hzp_exchange *x, const char *version, struct hzp_err_text *reterr)
 {
-    struct hzp_err_text err = {.text = ""};
     struct hzp_version_job job = {.kind = HZP_JOB_ACTIVATE};
-    int r = hzp_state_find(x->server->engine->state, version, &job.version, &err);
-    if (r < 0)
-        return hzp_reply_fail(x, r, &err);
-    return hzp_job_run(x, &job, "undo", json_pack("{s:I}", "version", (json_int_t)job.version));
+    HZP_TRY(hzp_state_find(x->server->engine->state, version, &job.version, reterr));
+    return hzp_job_run(x, &job, "undo", json_pack("{s:I}", "version", (json_int_t)job.version),
+                       reterr);
 }
 
-static enum MHD_Result teach_again(struct hzp_exchange *x, const struct hzp_logged_lesson *lesson)
+static int teach_again(struct hzp_exchange *x, const struct hzp_logged_lesson *lesson,
+                       struct hzp_err_text *reterr)
 {
     struct hzp_state *s = x->server->engine->state;
-    struct hzp_err_text err = {.text = ""};
     struct hzp_logged_lesson again = *lesson;
     if (hzp_lesson_counts(s, lesson))
         return hzp_reply_error(x, MHD_HTTP_CONFLICT, "lesson", NULL,
@@ -206,20 +201,18 @@ static enum MHD_Result teach_again(struct hzp_exchange *x, const struct hzp_logg
                                lesson->id);
     struct hzp_engine *engine = x->server->engine;
     hzp_effects_prepare(engine->effects);
-    int r = hzp_state_teach_again(s, lesson, &again.first, &again.last, &err);
-    if (r < 0)
-        return hzp_reply_fail(x, r, &err);
+    HZP_TRY(hzp_state_teach_again(s, lesson, &again.first, &again.last, reterr));
     hzp_effects_note(engine->effects, again.first, again.last, NULL, 0);
     hzp_loop_poke(engine->parts.loop);
     hzp_route_audit(x, "redo",
                     json_pack("{s:I, s:I, s:I}", "lesson", (json_int_t)lesson->id, "first",
                               (json_int_t)again.first, "last", (json_int_t)again.last));
-    r = hzp_state_lesson(s, 0, &again, &err);
-    return r < 0 ? hzp_reply_fail(x, r, &err)
-                 : hzp_reply_json(x, MHD_HTTP_ACCEPTED, lesson_json(x, &again));
+    HZP_TRY(hzp_state_lesson(s, 0, &again, reterr));
+    return hzp_reply_json(x, MHD_HTTP_ACCEPTED, lesson_json(x, &again));
 }
 
-static enum MHD_Result take_back(struct hzp_exchange *x, const struct hzp_logged_lesson *lesson)
+static int take_back(struct hzp_exchange *x, const struct hzp_logged_lesson *lesson,
+                     struct hzp_err_text *reterr)
 {
     struct hzp_state *s = x->server->engine->state;
     enum hzp_lesson_state status = hzp_lesson_state(s, lesson, INT64_MAX);
@@ -233,20 +226,17 @@ static enum MHD_Result take_back(struct hzp_exchange *x, const struct hzp_logged
                                    : "");
     struct hzp_version_job job = {
         .kind = HZP_JOB_UNDO, .example = lesson->first, .example_last = lesson->last};
-    return hzp_job_run(x, &job, "undo", json_pack("{s:I}", "lesson", (json_int_t)lesson->id));
+    return hzp_job_run(x, &job, "undo", json_pack("{s:I}", "lesson", (json_int_t)lesson->id),
+                       reterr);
 }
 
-enum MHD_Result hzp_route_undo(struct hzp_exchange *x)
+int hzp_route_undo(struct hzp_exchange *x, struct hzp_err_text *reterr)
 {
-    struct hzp_err_text err = {.text = ""};
     struct hzp_logged_lesson lesson;
     struct asked asked = {.lesson = 0};
-    int r = read_asked(x->asked, &asked, &err);
-    if (r >= 0 && asked.version)
-        return go_back(x, asked.version);
-    if (r >= 0)
-        r = hzp_state_lesson(x->server->engine->state, asked.lesson, &lesson, &err);
-    if (r < 0)
-        return hzp_reply_fail(x, r, &err);
-    return asked.redo ? teach_again(x, &lesson) : take_back(x, &lesson);
+    HZP_TRY(read_asked(x->asked, &asked, reterr));
+    if (asked.version)
+        return go_back(x, asked.version, reterr);
+    HZP_TRY(hzp_state_lesson(x->server->engine->state, asked.lesson, &lesson, reterr));
+    return asked.redo ? teach_again(x, &lesson, reterr) : take_back(x, &lesson, reterr);
 }

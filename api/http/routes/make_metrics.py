@@ -4,16 +4,21 @@
 come from (metrics_text.h), while the program is built.
 
     make_metrics.py metrics.json metric_rows.c
+
+A source is one of those in metrics_text.h, or an object with one label and for each of its values a source, or
+{"each": array, "count": its elements, "name": a function's of them}: without a name elements have their numbers.
 """
 import json
 import sys
 
 HEADERS = ["api/http/routes/feedback.h", "api/http/routes/metrics_text.h", "api/http/wire/door.h",
-           "api/http/wire/http.h", "api/learn/outlook.h", "nanobatch/split/split.h"]
+           "api/http/wire/http.h", "api/learn/outlook.h", "nanobatch/split/split.h", "serve/budget.h", "serve/lookup.h"]
 
 
 def value(field):
-    """The C expression of SOURCE.FIELD."""
+    """The C expression of SOURCE.FIELD, or of a difference of two."""
+    if " - " in field:
+        return " - ".join(value(each) for each in field.split(" - "))
     name = "from->%s" % field.rstrip("?").replace(".", "->", 1)
     return "(double)%s%s" % (name, " * 1e-9" if name.endswith("_ns") else "")
 
@@ -23,8 +28,20 @@ def puts(name, kind, source):
     if isinstance(source, dict):
         (label, fields), = source.items()
         yield 'hzp_page_head(p, "%s");' % name
+        if isinstance(fields, dict) and "each" in fields:
+            number = "name" not in fields
+            yield "for (int i = 0; i < %s; i++) {" % fields["count"]
+            if number:
+                yield 'char name[12]; snprintf(name, sizeof(name), "%d", i);'
+            yield 'hzp_page_labelled(p, "%s", %s, %s[i]); }' % (
+                label, "name" if number else fields["name"] + "(i)", value(fields["each"]))
+            return
         for text, field in fields.items():
             yield 'hzp_page_labelled(p, "%s", "%s", %s);' % (label, text, value(field))
+    elif source.startswith("sum "):
+        array, count = source.removeprefix("sum ")[:-1].split("[")
+        yield "double sum = 0; for (int i = 0; i < %s; i++) sum += %s[i];" % (count, value(array))
+        yield 'hzp_page_put(p, "%s", sum);' % name
     elif kind == "histogram":
         yield 'hzp_page_histogram(p, "%s", &from->%s);' % (name, source.replace(".", "->", 1))
     else:
@@ -36,7 +53,7 @@ def source_of(source):
     """The first part of SOURCE.FIELD: a member of struct hzp_metric_sources."""
     while isinstance(source, dict):
         source = next(iter(source.values()))
-    return source.split(".")[0]
+    return source.removeprefix("sum ").split(".")[0]
 
 
 def main():
@@ -45,7 +62,7 @@ def main():
         metrics = json.load(file)
     with open(out, "w", encoding="utf-8") as file:
         file.writelines('#include "%s"\n' % header for header in HEADERS)
-        file.write("\n#include <math.h>\n\nconst struct hzp_metric_row hzp_metric_rows[] = {\n")
+        file.write("\n#include <math.h>\n#include <stdio.h>\n\nconst struct hzp_metric_row hzp_metric_rows[] = {\n")
         for name in sorted(metrics):  # the order of strcmp, for names are ASCII
             file.write("    {%s},\n" % ", ".join(json.dumps(each) for each in (name, *metrics[name][:2])))
         file.write("};\nconst int hzp_metric_count = %d;\n\n" % len(metrics))

@@ -2,6 +2,7 @@
 /* POST /v1/messages: Anthropic's shape of a chat. */
 #include "api/http/routes/blocks.h"
 #include "api/http/routes/field_table.h"
+#include "api/http/wire/fields.h"
 #include "base/json.h"
 #include "base/words.h"
 
@@ -228,14 +229,12 @@ static int read_thinking(const json_t *body, json_t *chat, struct hzp_err_text *
 /* output_config.format and .effort are fields of their own in a chat. */
 static int read_output(const json_t *body, json_t *chat, struct hzp_err_text *reterr)
 {
-    json_t *config = json_object_get(body, "output_config"),
-           *format = json_object_get(config, "format"), *effort = json_object_get(config, "effort"),
-           *type = json_object_get(format, "type"), *schema = json_object_get(format, "schema");
-    if (config && !json_is_null(config) && !json_is_object(config))
-        return hzp_wrong(reterr, "output_config", "must be an object");
-    if (effort && !json_is_null(effort))
+    json_t *config = json_object_get(body, "output_config"), *format = hzp_given(config, "format"),
+           *effort = hzp_given(config, "effort"), *type = json_object_get(format, "type"),
+           *schema = json_object_get(format, "schema");
+    if (effort)
         json_object_set(chat, "reasoning_effort", effort);
-    if (!format || json_is_null(format))
+    if (!format)
         return HZP_OK;
     if (!hzp_json_is_text(type) || strcmp(json_string_value(type), "json_schema") != 0 || !schema)
         return hzp_wrong(reterr, "output_config.format",

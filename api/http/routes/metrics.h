@@ -11,7 +11,6 @@
 
 struct hzp_completion;
 struct hzp_metrics;
-struct hzp_server;
 
 struct hzp_metrics *hzp_metrics_create(void);
 void hzp_metrics_destroy(struct hzp_metrics *m); /* NULL: no effect */
@@ -24,6 +23,3 @@ void hzp_metrics_params(struct hzp_metrics *m, int32_t n, int32_t max_tokens);
 void hzp_metrics_http(struct hzp_metrics *m, const struct hzp_request_info *info, int status);
 /* An update has ended (engine thread). */
 void hzp_metrics_update(struct hzp_metrics *m, const struct hzp_update_report *report);
-
-/* The whole page; the caller frees it.  NULL: out of memory. */
-char *hzp_metrics_page(struct hzp_server *server);

@@ -1,13 +1,58 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* api/http/routes/metrics_text.h - writes metrics in Prometheus' text format, version 0.0.4.
+/* api/http/routes/metrics_text.h - counters, and metrics in Prometheus' text format, version 0.0.4.
  *
  * Thread: the pool's, one per page.
  */
 #pragma once
 
-#include "api/http/routes/metrics_state.h"
+#include "base/thread.h"
+#include "train/conductor/trainer.h"
 
 #include <stdio.h>
+
+/* ---- the counters of the HTTP side: under the lock, the fields below it ---- */
+
+enum { HZP_BOUNDS_MAX = 24 };
+
+struct hzp_histogram {
+    const double
+        *bound; /* [bounds] ascending upper bounds; values beyond the last have one more bucket */
+    int bounds;
+    uint64_t seen[HZP_BOUNDS_MAX + 1], count;
+    double sum;
+};
+
+struct hzp_http_count {
+    const char *handler, *method; /* in the table of routes */
+    int status;                   /* 0: not answered, because the client disconnected */
+    uint64_t count;
+};
+
+/* How long requests of one route took, from their head to the end of their answer. */
+struct hzp_http_time {
+    const char *handler, *method;
+    struct hzp_histogram seconds;
+};
+
+struct hzp_reason_count {
+    const char *name;
+    uint64_t count;
+};
+
+struct hzp_metrics {
+    struct hzp_lock lock;
+    struct hzp_histogram ttft, itl, e2e, queue, inference, prefill, decode, prompt_tokens,
+        generated, longest, n, max_tokens, per_token;
+    struct hzp_reason_count reason[7];
+    struct hzp_http_count http[128];
+    int https;
+    struct hzp_http_time time[32];
+    int times;
+    struct hzp_update_report update; /* the newest */
+    double update_seconds;
+};
+
+/* ---- the page ---- */
 
 struct hzp_page {
     FILE *out;
@@ -19,7 +64,9 @@ struct hzp_page {
  * there has a third part if its value is a field of one of the sources below:
  *     "loop.steps"                     as it is; a field whose name ends with _ns in seconds
  *     "trainer.loss?"                  left out while it is not finite
- *     {"of": {"model": "trainer.x"}}   one value for each value of the label `of` */
+ *     "sum scheduler.guessed[MAX]"     the sum of an array
+ *     {"of": {"model": "trainer.x"}}   one value for each value of the label `of`
+ *     {"by": {"each": "split.x", ..}}  one for each element of an array (make_metrics.py) */
 struct hzp_metric_row {
     const char *name, *type, *help;
 };

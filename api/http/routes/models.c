@@ -38,12 +38,12 @@ static json_t *model_json(const struct hzp_server *server)
         server->engine->parts.config.vocab, "generation_config", generation_json(server));
 }
 
-enum MHD_Result hzp_route_models(struct hzp_exchange *x)
+int hzp_route_models(struct hzp_exchange *x, struct hzp_err_text *reterr)
 {
     return hzp_reply_pack(x, "{s:s, s:[o]}", "object", "list", "data", model_json(x->server));
 }
 
-enum MHD_Result hzp_route_model(struct hzp_exchange *x)
+int hzp_route_model(struct hzp_exchange *x, struct hzp_err_text *reterr)
 {
     if (!strcmp(x->tail, x->server->model))
         return hzp_reply_json(x, MHD_HTTP_OK, model_json(x->server));
@@ -52,13 +52,18 @@ enum MHD_Result hzp_route_model(struct hzp_exchange *x)
                            x->server->model);
 }
 
-enum MHD_Result hzp_route_version(struct hzp_exchange *x)
+int hzp_route_version(struct hzp_exchange *x, struct hzp_err_text *reterr)
 {
     return hzp_reply_pack(x, "{s:s}", "version", HZP_VERSION_TEXT);
 }
 
+int hzp_route_openapi(struct hzp_exchange *x, struct hzp_err_text *reterr)
+{
+    return hzp_reply_text(x, MHD_HTTP_OK, "application/json", hzp_xstrdup(hzp_openapi));
+}
+
 /* Answers GET /, the URL that the server prints when it starts. */
-enum MHD_Result hzp_route_root(struct hzp_exchange *x)
+int hzp_route_root(struct hzp_exchange *x, struct hzp_err_text *reterr)
 {
     return hzp_reply_text(x, MHD_HTTP_OK, "text/plain",
                           hzp_xstrdup("hzpserve " HZP_VERSION_TEXT

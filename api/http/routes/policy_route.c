@@ -84,7 +84,7 @@ static json_t *policy_json(struct hzp_engine *e)
         predicted_json(r), "measured", measured_json(r), "steps_by_limit", limited);
 }
 
-enum MHD_Result hzp_route_policy(struct hzp_exchange *x)
+int hzp_route_policy(struct hzp_exchange *x, struct hzp_err_text *reterr)
 {
     json_t *json = policy_json(x->server->engine);
     if (!json)
@@ -227,21 +227,19 @@ int hzp_policy_set(struct hzp_engine *e, const json_t *body, int64_t *ret_stalen
     return HZP_OK;
 }
 
-enum MHD_Result hzp_route_policy_patch(struct hzp_exchange *x)
+int hzp_route_policy_patch(struct hzp_exchange *x, struct hzp_err_text *reterr)
 {
     struct hzp_engine *e = x->server->engine;
-    struct hzp_err_text text = {{0}, {0}};
     int64_t staleness;
     /* Serialises PATCHes: each changes the fields it names, and the later one wins. */
     hzp_lock_take(&x->server->policy_lock);
-    int r = hzp_policy_set(e, x->asked, &staleness, &text);
+    int r = hzp_policy_set(e, x->asked, &staleness, reterr);
     if (r == HZP_OK)
         hzp_operator_keep(e);
     hzp_lock_release(&x->server->policy_lock);
-    if (r < 0)
-        return hzp_reply_fail(x, r, &text);
+    HZP_TRY(r);
     hzp_route_audit(x, "policy", json_pack("{s:O}", "set", x->asked));
     if (staleness >= 0)
         wait_for_bound(e);
-    return hzp_route_policy(x);
+    return hzp_route_policy(x, reterr);
 }

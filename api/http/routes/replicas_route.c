@@ -64,7 +64,7 @@ int hzp_replicas_missing(const struct hzp_engine *engine, char *why, size_t size
 
 /* ---- routes ---- */
 
-enum MHD_Result hzp_route_ranks(struct hzp_exchange *x)
+int hzp_route_ranks(struct hzp_exchange *x, struct hzp_err_text *reterr)
 {
     return hzp_reply_pack(x, "{s:s, s:o}", "object", "list", "data",
                           hzp_replicas_json(x->server->engine));
@@ -79,7 +79,7 @@ static int rank_of(const char *tail, const char **ret_action)
     return rank < HZP_LINK_RANKS_MAX ? (int)rank : -1;
 }
 
-enum MHD_Result hzp_route_rank_post(struct hzp_exchange *x)
+int hzp_route_rank_post(struct hzp_exchange *x, struct hzp_err_text *reterr)
 {
     struct hzp_engine *e = x->server->engine;
     struct hzp_front_rank is;

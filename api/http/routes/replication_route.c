@@ -59,22 +59,19 @@ static enum MHD_Result reply_bytes(struct hzp_exchange *x, char *data, size_t by
     return hzp_reply(x, MHD_HTTP_OK, response);
 }
 
-static enum MHD_Result get_manifest(struct hzp_exchange *x, uint64_t id)
+static int get_manifest(struct hzp_exchange *x, uint64_t id, struct hzp_err_text *reterr)
 {
     struct hzp_manifest m;
-    struct hzp_err_text err = {.text = ""};
-    int r = hzp_state_manifest(x->server->engine->state, id, &m, &err);
-    if (r < 0)
-        return hzp_reply_fail(x, r, &err);
+    HZP_TRY(hzp_state_manifest(x->server->engine->state, id, &m, reterr));
     json_t *json = hzp_manifest_json(&m, hzp_assembly_whole(&x->server->engine->parts));
     hzp_manifest_fini(&m);
     return hzp_reply_json(x, MHD_HTTP_OK, json);
 }
 
-static enum MHD_Result get_bytes(struct hzp_exchange *x, uint64_t id, const struct path *path)
+static int get_bytes(struct hzp_exchange *x, uint64_t id, const struct path *path,
+                     struct hzp_err_text *reterr)
 {
     struct hzp_state *s = x->server->engine->state;
-    struct hzp_err_text err = {.text = ""};
     uint64_t offset = (uint64_t)hzp_query_int(x, "offset");
     size_t bytes = 0;
     int r;
@@ -85,18 +82,18 @@ static enum MHD_Result get_bytes(struct hzp_exchange *x, uint64_t id, const stru
         return hzp_reply_no_memory(x);
     if (!strcmp(path->what, "units"))
         r = hzp_state_read_unit(s, id, hzp_path_number(path->which, 0), offset, data,
-                                HZP_TRANSFER_PIECE, &bytes, &err);
+                                HZP_TRANSFER_PIECE, &bytes, reterr);
     else
-        r = hzp_state_read_text(s, id, path->which, offset, data, HZP_TRANSFER_PIECE, &bytes, &err);
+        r = hzp_state_read_text(s, id, path->which, offset, data, HZP_TRANSFER_PIECE, &bytes,
+                                reterr);
     if (r >= 0)
         return reply_bytes(x, data, bytes);
     free(data);
-    return hzp_reply_fail(x, r, &err);
+    return r;
 }
 
-enum MHD_Result hzp_route_replication_get(struct hzp_exchange *x)
+int hzp_route_replication_get(struct hzp_exchange *x, struct hzp_err_text *reterr)
 {
-    struct hzp_err_text err = {.text = ""};
     struct path path;
     uint64_t id = 0;
     if (!read_path(x->tail, &path))
@@ -105,10 +102,8 @@ enum MHD_Result hzp_route_replication_get(struct hzp_exchange *x)
     bool bytes = (!strcmp(path.what, "units") || !strcmp(path.what, "files")) && path.which[0];
     if (!manifest && !bytes)
         return hzp_reply_no_route(x);
-    int r = hzp_state_find(x->server->engine->state, path.name, &id, &err);
-    if (r < 0)
-        return hzp_reply_fail(x, r, &err);
-    return manifest ? get_manifest(x, id) : get_bytes(x, id, &path);
+    HZP_TRY(hzp_state_find(x->server->engine->state, path.name, &id, reterr));
+    return manifest ? get_manifest(x, id, reterr) : get_bytes(x, id, &path, reterr);
 }
 
 static int64_t piece_bytes(const struct hzp_exchange *x)
@@ -116,13 +111,10 @@ static int64_t piece_bytes(const struct hzp_exchange *x)
     return HZP_MIN(x->server->settings->body_max, (int64_t)HZP_TRANSFER_PIECE) / 8 * 8;
 }
 
-enum MHD_Result hzp_route_replication(struct hzp_exchange *x)
+int hzp_route_replication(struct hzp_exchange *x, struct hzp_err_text *reterr)
 {
     struct hzp_replica replica;
-    struct hzp_err_text err = {.text = ""};
-    int r = hzp_state_replica(x->server->engine->state, &replica, &err);
-    if (r < 0)
-        return hzp_reply_fail(x, r, &err);
+    HZP_TRY(hzp_state_replica(x->server->engine->state, &replica, reterr));
     return hzp_reply_pack(x, "{s:s, s:s, s:s, s:s, s:I}", "object", "replication", "dtype",
                           hzp_manifest_type_name(replica.type), "shapes", replica.shapes,
                           "tokenizer", replica.tokenizer, "piece_bytes",
@@ -131,15 +123,16 @@ enum MHD_Result hzp_route_replication(struct hzp_exchange *x)
 
 /* ---- an upload ---- */
 
-static enum MHD_Result reply_upload(struct hzp_exchange *x, uint64_t checksum)
+static int reply_upload(struct hzp_exchange *x, uint64_t checksum, struct hzp_err_text *reterr)
 {
     const struct hzp_layout *l = hzp_assembly_whole(&x->server->engine->parts);
     enum hzp_dtype type = hzp_weights_type(x->server->engine->parts.weights);
-    struct hzp_err_text err = {.text = ""};
     HZP_FREED uint64_t *received = hzp_xcalloc((size_t)l->units + 1, sizeof(*received));
-    int r = hzp_state_upload_received(x->server->engine->state, checksum, received, &err);
+    struct hzp_upload *upload;
+    HZP_TRY(hzp_state_upload(x->server->engine->state, &upload, reterr));
+    int r = hzp_upload_received(upload, checksum, received, reterr);
     if (r < 0)
-        return hzp_reply_conflict(x, r, &err);
+        return hzp_reply_conflict(x, r, reterr);
     char text[20];
     json_t *missing = json_array();
     for (int32_t u = 0; u < l->units; u++)
@@ -152,22 +145,18 @@ static enum MHD_Result reply_upload(struct hzp_exchange *x, uint64_t checksum)
                           (json_int_t)piece_bytes(x));
 }
 
-enum MHD_Result hzp_route_replication_begin(struct hzp_exchange *x)
+int hzp_route_replication_begin(struct hzp_exchange *x, struct hzp_err_text *reterr)
 {
-    struct hzp_manifest m;
-    struct hzp_err_text err = {.text = ""};
-    int r = hzp_manifest_read(x->asked, &m, &err);
+    HZP_ENDED(hzp_manifest_fini) struct hzp_manifest m = {.units = 0};
+    HZP_TRY(hzp_manifest_read(x->asked, &m, reterr));
+    int r = hzp_state_upload_begin(x->server->engine->state, &m, reterr);
     if (r < 0)
-        return hzp_reply_fail(x, r, &err);
-    uint64_t checksum = m.checksum;
-    r = hzp_state_upload_begin(x->server->engine->state, &m, &err);
-    hzp_manifest_fini(&m);
-    return r < 0 ? hzp_reply_conflict(x, r, &err) : reply_upload(x, checksum);
+        return hzp_reply_conflict(x, r, reterr);
+    return reply_upload(x, m.checksum, reterr);
 }
 
-enum MHD_Result hzp_route_replication_put(struct hzp_exchange *x)
+int hzp_route_replication_put(struct hzp_exchange *x, struct hzp_err_text *reterr)
 {
-    struct hzp_err_text err = {.text = ""};
     struct path path;
     uint64_t checksum = 0, offset = (uint64_t)hzp_query_int(x, "offset"), received = 0;
     if (!read_path(x->tail, &path) || strcmp(path.what, "units") ||
@@ -176,15 +165,17 @@ enum MHD_Result hzp_route_replication_put(struct hzp_exchange *x)
     int64_t unit = hzp_path_number(path.which, 0);
     if (unit < 0 || unit > INT32_MAX)
         return hzp_reply_no_route(x);
-    int r = hzp_state_upload_write(x->server->engine->state, checksum, (int32_t)unit, offset,
-                                   x->body ? x->body : "", x->bytes, &received, &err);
+    struct hzp_upload *upload;
+    HZP_TRY(hzp_state_upload(x->server->engine->state, &upload, reterr));
+    int r = hzp_upload_write(upload, checksum, (int32_t)unit, offset, x->body ? x->body : "",
+                             x->bytes, &received, reterr);
     if (r < 0)
-        return hzp_reply_conflict(x, r, &err);
+        return hzp_reply_conflict(x, r, reterr);
     return hzp_reply_pack(x, "{s:s, s:I, s:I}", "object", "upload.unit", "unit", (json_int_t)unit,
                           "received", (json_int_t)received);
 }
 
-enum MHD_Result hzp_route_replication_activate(struct hzp_exchange *x)
+int hzp_route_replication_activate(struct hzp_exchange *x, struct hzp_err_text *reterr)
 {
     struct hzp_version_job job = {.kind = HZP_JOB_PUSH, .reset = true};
     const char *source = json_string_value(json_object_get(x->asked, "source"));
@@ -193,11 +184,11 @@ enum MHD_Result hzp_route_replication_activate(struct hzp_exchange *x)
         !hzp_checksum_read(path.name, &job.checksum))
         return hzp_reply_no_route(x);
     if (source && strlen(source) > HZP_VERSION_SOURCE_MAX)
-        return hzp_reply_error(x, MHD_HTTP_BAD_REQUEST, "source", NULL,
-                               "source must have at most %d bytes", HZP_VERSION_SOURCE_MAX);
+        return hzp_wrong(reterr, "source", "must have at most %d bytes", HZP_VERSION_SOURCE_MAX);
     snprintf(job.source, sizeof(job.source), "%s", source ? source : "not named");
     job.replay = hzp_given_word(x->asked, "lessons", "replay");
     return hzp_job_run(x, &job, "push",
                        json_pack("{s:s, s:s, s:s}", "checksum", path.name, "lessons",
-                                 job.replay ? "replay" : "skip", "source", job.source));
+                                 job.replay ? "replay" : "skip", "source", job.source),
+                       reterr);
 }

@@ -3,6 +3,7 @@
  * store. */
 #include "api/http/routes/blocks.h"
 #include "api/http/routes/field_table.h"
+#include "api/http/wire/fields.h"
 #include "base/json.h"
 #include "base/words.h"
 
@@ -203,28 +204,21 @@ static void read_choice(const json_t *body, json_t *chat)
 }
 
 /* text.format and reasoning.effort are fields of their own in a chat. */
-static int read_nested(const json_t *body, json_t *chat, struct hzp_err_text *reterr)
+static void read_nested(const json_t *body, json_t *chat)
 {
-    const json_t *text = json_object_get(body, "text"),
-                 *reasoning = json_object_get(body, "reasoning");
-    if (text && !json_is_null(text) && !json_is_object(text))
-        return hzp_wrong(reterr, "text", "must be an object");
-    if (reasoning && !json_is_null(reasoning) && !json_is_object(reasoning))
-        return hzp_wrong(reterr, "reasoning", "must be an object");
-    json_t *format = json_object_get(text, "format"),
-           *effort = json_object_get(reasoning, "effort");
+    json_t *format = hzp_given(json_object_get(body, "text"), "format"),
+           *effort = hzp_given(json_object_get(body, "reasoning"), "effort");
     const char *type = json_string_value(json_object_get(format, "type"));
     if (type && !strcmp(type, "json_schema")) {
         json_t *schema = json_copy(format);
         json_object_del(schema, "type");
         json_object_set_new(chat, "response_format",
                             json_pack("{s:s, s:o}", "type", type, "json_schema", schema));
-    } else if (format && !json_is_null(format)) {
+    } else if (format) {
         json_object_set(chat, "response_format", format);
     }
-    if (effort && !json_is_null(effort))
+    if (effort)
         json_object_set(chat, "reasoning_effort", effort);
-    return HZP_OK;
 }
 
 /* include: what else the answer shows.  A name of OpenAI's for what no answer here has is accepted:
@@ -237,8 +231,6 @@ static int read_include(const json_t *body, json_t *chat, struct hzp_err_text *r
         "computer_call_output.output.image_url code_interpreter_call.outputs";
     const json_t *list = json_object_get(body, "include"), *name;
     size_t i;
-    if (list && !json_is_null(list) && !json_is_array(list))
-        return hzp_wrong(reterr, "include", "must be a list of names");
     json_array_foreach(list, i, name)
     {
         char path[32];
@@ -298,7 +290,7 @@ int hzp_responses_parse(const json_t *body, const struct hzp_engine *engine,
     HZP_TRY(read_input(body, chat, messages, &ignored, reterr));
     HZP_TRY(hzp_blocks_tools(body, read_tool, chat, reterr));
     read_choice(body, chat);
-    HZP_TRY(read_nested(body, chat, reterr));
+    read_nested(body, chat);
     HZP_TRY(read_include(body, chat, reterr));
     hzp_blocks_copy(body, names, chat);
     json_auto_t *asked = repeated(body);

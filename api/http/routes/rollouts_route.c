@@ -204,55 +204,48 @@ int hzp_rollouts_post(struct hzp_engine *engine, const json_t *body, uint64_t *r
     return r;
 }
 
-enum MHD_Result hzp_route_rollouts_post(struct hzp_exchange *x)
+int hzp_route_rollouts_post(struct hzp_exchange *x, struct hzp_err_text *reterr)
 {
-    struct hzp_err_text err = {.text = ""};
     struct hzp_engine *engine = x->server->engine;
     uint64_t id;
-    int r = hzp_rollouts_post(engine, x->asked, &id, &err);
-    if (r < 0)
-        return hzp_reply_fail(x, r, &err);
+    HZP_TRY(hzp_rollouts_post(engine, x->asked, &id, reterr));
     audit(x, "rollouts", id);
     return hzp_reply_json(x, MHD_HTTP_OK, hzp_rollouts_job(engine->rollouts, id));
 }
 
-enum MHD_Result hzp_route_rollouts(struct hzp_exchange *x)
+int hzp_route_rollouts(struct hzp_exchange *x, struct hzp_err_text *reterr)
 {
     return hzp_reply_pack(x, "{s:s, s:o}", "object", "list", "data",
                           hzp_rollouts_list(x->server->engine->rollouts));
 }
 
-enum MHD_Result hzp_route_rollout(struct hzp_exchange *x)
+int hzp_route_rollout(struct hzp_exchange *x, struct hzp_err_text *reterr)
 {
     if (!hzp_exchange_make(x, JOB_BYTES))
         return hzp_reply_no_memory(x);
     json_t *job = hzp_rollouts_job(x->server->engine->rollouts, id_of(x->tail));
-    return job ? hzp_reply_json(x, MHD_HTTP_OK, job)
-               : hzp_reply_error(x, MHD_HTTP_NOT_FOUND, NULL, NULL, "there is no job \"%.60s\"",
-                                 x->tail);
+    if (!job)
+        return hzp_fail(reterr, HZP_ENOENT, "there is no job \"%.60s\"", x->tail);
+    return hzp_reply_json(x, MHD_HTTP_OK, job);
 }
 
-enum MHD_Result hzp_route_rollout_delete(struct hzp_exchange *x)
+int hzp_route_rollout_delete(struct hzp_exchange *x, struct hzp_err_text *reterr)
 {
-    struct hzp_err_text err = {.text = ""};
     uint64_t id = id_of(x->tail);
-    int r = hzp_rollouts_cancel(x->server->engine->rollouts, id, &err);
-    if (r < 0)
-        return hzp_reply_fail(x, r, &err);
+    HZP_TRY(hzp_rollouts_cancel(x->server->engine->rollouts, id, reterr));
     audit(x, "rollouts cancelled", id);
     return hzp_reply_json(x, MHD_HTTP_OK, hzp_rollouts_job(x->server->engine->rollouts, id));
 }
 
-static enum MHD_Result fail_sample(struct hzp_exchange *x, int code, const struct hzp_err_text *err)
+static int fail_sample(struct hzp_exchange *x, int code, const struct hzp_err_text *err)
 {
-    return code != HZP_EUNSUP
-               ? hzp_reply_fail(x, code, err)
-               : hzp_reply_error(x, MHD_HTTP_CONFLICT, err->param, NULL, "%s", err->text);
+    if (code != HZP_EUNSUP)
+        return code;
+    return hzp_reply_error(x, MHD_HTTP_CONFLICT, err->param, NULL, "%s", err->text);
 }
 
-enum MHD_Result hzp_route_samples(struct hzp_exchange *x)
+int hzp_route_samples(struct hzp_exchange *x, struct hzp_err_text *reterr)
 {
-    struct hzp_err_text err = {.text = ""};
     const char *columns = hzp_exchange_query(x, "columns"), *order = hzp_exchange_query(x, "order");
     const char *groups = hzp_exchange_query(x, "groups");
     struct hzp_rows_query query = {.consumer = hzp_exchange_query(x, "consumer"),
@@ -266,21 +259,23 @@ enum MHD_Result hzp_route_samples(struct hzp_exchange *x)
     if (!hzp_exchange_make(x, HZP_MIN(SAMPLES_BYTES, memory / 2)))
         return hzp_reply_no_memory(x);
     int code = hzp_rollouts_take(x->server->engine->rollouts, &query, columns ? columns : "text",
-                                 hzp_query_int(x, "done"), &answer, &err);
-    return code < 0 ? fail_sample(x, code, &err) : hzp_reply_json(x, MHD_HTTP_OK, answer);
+                                 hzp_query_int(x, "done"), &answer, reterr);
+    if (code < 0)
+        return fail_sample(x, code, reterr);
+    return hzp_reply_json(x, MHD_HTTP_OK, answer);
 }
 
-enum MHD_Result hzp_route_sample_put(struct hzp_exchange *x)
+int hzp_route_sample_put(struct hzp_exchange *x, struct hzp_err_text *reterr)
 {
-    struct hzp_err_text err = {.text = ""};
     const char *slash = strchr(x->tail, '/'), *column = slash ? slash + 1 : "";
     int64_t sample = hzp_path_number(x->tail, '/'), lease = 0;
     json_t *value = json_object_get(x->asked, "value");
     hzp_given_int(x->asked, "lease", &lease);
-    int code = hzp_rollouts_put(x->server->engine->rollouts, sample, column, value, lease, &err);
-    return code < 0 ? fail_sample(x, code, &err)
-                    : hzp_reply_pack(x, "{s:s, s:I, s:O}", "object", "sample", "sample",
-                                     (json_int_t)sample, column, value);
+    int code = hzp_rollouts_put(x->server->engine->rollouts, sample, column, value, lease, reterr);
+    if (code < 0)
+        return fail_sample(x, code, reterr);
+    return hzp_reply_pack(x, "{s:s, s:I, s:O}", "object", "sample", "sample", (json_int_t)sample,
+                          column, value);
 }
 
 /* ---- metrics ---- */

@@ -105,6 +105,16 @@ static int check_body(const struct hzp_exchange *x, struct hzp_err_text *reterr)
     return HZP_OK;
 }
 
+/* The handler's answer, or that of its error. */
+static enum MHD_Result call(struct hzp_exchange *x)
+{
+    struct hzp_err_text err = {.text = ""};
+    int r = x->asked ? check_body(x, &err) : HZP_OK;
+    if (r >= 0)
+        r = x->route->answer(x, &err);
+    return r < 0 ? hzp_reply_fail(x, r, &err) : (enum MHD_Result)r;
+}
+
 enum MHD_Result hzp_route_answer(struct hzp_exchange *x)
 {
     enum MHD_Result answered;
@@ -118,14 +128,13 @@ enum MHD_Result hzp_route_answer(struct hzp_exchange *x)
     if (check_arguments(x, &err) < 0)
         return hzp_reply_fail(x, HZP_EINVAL, &err);
     if (!(needs & (HZP_NEEDS_BODY | HZP_TAKES_BODY)))
-        return x->route->answer(x);
+        return call(x);
     bool absent = needs & HZP_TAKES_BODY && !x->bytes;
     json_t *body = absent ? json_object() : hzp_exchange_json(x, &answered);
     if (!body)
         return answered;
     x->asked = body;
-    int r = check_body(x, &err);
-    answered = r < 0 ? hzp_reply_fail(x, r, &err) : x->route->answer(x);
+    answered = call(x);
     json_decref(body); /* x->asked is left: if the answer comes later, x is another thread's now */
     return answered;
 }
@@ -163,7 +172,7 @@ static void look(void *ctx)
     if (!w->look(w, left, over, &answered))
         return;
     hzp_notify_unpoll(x->server->notify, &w->note);
-    hzp_hangup_forget(x->server->hangup, x->fd);
+    hzp_door_forget(x->server->door, x->fd);
     if (left || answered == MHD_NO)
         x->closing = true;
     hzp_exchange_wake(x);
@@ -178,7 +187,7 @@ enum MHD_Result hzp_wait(struct hzp_exchange *x, double seconds, struct hzp_wait
     w->end_ns = hzp_now_ns() + (uint64_t)(seconds * 1e9);
     w->look = looks;
     x->resume = hzp_keep_waiting;
-    hzp_hangup_watch(x->server->hangup, x->fd, client_left, w);
+    hzp_door_watch(x->server->door, x->fd, client_left, w);
     hzp_notify_poll(x->server->notify, &w->note);
     return MHD_YES;
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* api/http/routes/routes.h - the answers of all routes, each in a file of this folder.  Which
- * method and path leads to which: the table in api/http/server.c.
+ * method and path leads to which: fields.json, of which the build makes field_table.c.
  *
  * Thread: as struct hzp_route says, by the row of the table.
  */
@@ -8,7 +8,7 @@
 
 #include "api/http/wire/http.h"
 
-typedef enum MHD_Result hzp_route_of(struct hzp_exchange *x);
+typedef int hzp_route_of(struct hzp_exchange *x, struct hzp_err_text *reterr);
 hzp_route_of hzp_route_completion, hzp_route_count_tokens, hzp_route_feedback, hzp_route_tokenize,
     hzp_route_detokenize, hzp_route_tokenizer_info, hzp_route_load, hzp_route_models,
     hzp_route_model, hzp_route_timeline, hzp_route_health, hzp_route_version, hzp_route_root,
@@ -26,6 +26,9 @@ bool hzp_feed_examples(struct hzp_exchange *x);
  * (hzp_fields_check).  Errors of hzp_rollouts_add.  Thread: any. */
 int hzp_rollouts_post(struct hzp_engine *engine, const json_t *body, uint64_t *ret_id,
                       struct hzp_err_text *reterr);
+
+extern const struct hzp_route hzp_routes[]; /* the last row has no path */
+extern const char hzp_openapi[];            /* the routes and their fields, OpenAPI 3.1 */
 
 struct hzp_page;
 /* Goes on with the rollouts of an earlier server. */

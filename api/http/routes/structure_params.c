@@ -24,19 +24,12 @@ void hzp_structure_params_fini(struct hzp_completion_params *params)
     params->limited = false;
 }
 
-/* The field's value; NULL: it is absent or null. */
-static const json_t *given(const json_t *body, const char *name)
-{
-    const json_t *value = json_object_get(body, name);
-    return value && !json_is_null(value) ? value : NULL;
-}
-
 /* ---- tokens and words ---- */
 
 static int read_allowed(const json_t *body, const struct hzp_engine *engine,
                         struct hzp_completion_params *params, struct hzp_err_text *reterr)
 {
-    const json_t *list = given(body, "allowed_token_ids"), *each;
+    const json_t *list = hzp_given(body, "allowed_token_ids"), *each;
     int32_t vocab = engine->parts.config.vocab;
     size_t i;
     if (!list)
@@ -97,7 +90,7 @@ static int add_word(const struct hzp_engine *engine, const char *word, struct hz
 static int read_bad(const json_t *body, const struct hzp_engine *engine,
                     struct hzp_completion_params *params, struct hzp_err_text *reterr)
 {
-    const json_t *list = given(body, "bad_words"), *each;
+    const json_t *list = hzp_given(body, "bad_words"), *each;
     struct hzp_tokens ids = {0};
     size_t i;
     int r = HZP_OK;
@@ -175,11 +168,11 @@ static int ask_text(struct asked *a, const char *field, const json_t *value, con
  * {"schema": ...}} */
 static int read_format(const json_t *body, struct asked *a, struct hzp_err_text *reterr)
 {
-    const json_t *format = given(body, "response_format");
+    const json_t *format = hzp_given(body, "response_format");
     const char *type = json_string_value(json_object_get(format, "type"));
     if (!format)
         return HZP_OK;
-    const json_t *own = given(format, "schema"), *named = given(format, "json_schema");
+    const json_t *own = hzp_given(format, "schema"), *named = hzp_given(format, "json_schema");
     const char *extra = !type                                       ? NULL
                         : named && strcmp(type, "json_schema") != 0 ? "json_schema"
                         : own && (named || !strcmp(type, "text"))   ? "schema"
@@ -207,13 +200,11 @@ static int read_format(const json_t *body, struct asked *a, struct hzp_err_text 
 static int read_structured(const json_t *body, struct asked *a, struct hzp_err_text *reterr)
 {
     static const char field[] = "structured_outputs";
-    json_t *outputs = (json_t *)given(body, field), *value;
+    json_t *outputs = hzp_given(body, field), *value;
     const char *key;
     size_t bytes;
     if (!outputs)
         return HZP_OK;
-    if (!json_is_object(outputs))
-        return hzp_wrong(reterr, field, "must be an object, not %s", hzp_json_kind(outputs));
     json_object_keylen_foreach(outputs, key, bytes, value)
     {
         if (strlen(key) != bytes)
@@ -243,17 +234,18 @@ static int read_structured(const json_t *body, struct asked *a, struct hzp_err_t
 static int read_earlier(const json_t *body, struct asked *a, struct hzp_err_text *reterr)
 {
     const json_t *value;
-    if ((value = given(body, "guided_json")))
+    if ((value = hzp_given(body, "guided_json")))
         HZP_TRY(ask_schema(a, "guided_json", value, reterr));
-    if ((value = given(body, "json_schema")))
+    if ((value = hzp_given(body, "json_schema")))
         HZP_TRY(ask_schema(a, "json_schema", value, reterr));
-    if ((value = given(body, "guided_regex")))
+    if ((value = hzp_given(body, "guided_regex")))
         HZP_TRY(ask_text(a, "guided_regex", value, &a->structure.regex, reterr));
-    if ((value = given(body, "guided_grammar")))
+    if ((value = hzp_given(body, "guided_grammar")))
         HZP_TRY(ask_text(a, "guided_grammar", value, &a->structure.gbnf, reterr));
-    if ((value = given(body, "grammar")) && !(json_is_string(value) && !json_string_length(value)))
+    if ((value = hzp_given(body, "grammar")) &&
+        !(json_is_string(value) && !json_string_length(value)))
         HZP_TRY(ask_text(a, "grammar", value, &a->structure.gbnf, reterr));
-    if ((value = given(body, "guided_choice"))) {
+    if ((value = hzp_given(body, "guided_choice"))) {
         HZP_TRY(ask(a, "guided_choice", reterr));
         a->structure.choice = value;
     }

@@ -44,12 +44,12 @@ static void close_exchange(struct wait *w)
 static bool run_left(void *ctx)
 {
     struct wait *w = ctx;
-    hzp_hangup_forget(w->x->server->hangup, w->x->fd);
+    hzp_door_forget(w->x->server->door, w->x->fd);
     close_exchange(w);
     return true;
 }
 
-/* Hangup thread. */
+/* Door thread. */
 static void client_left(void *ctx)
 {
     struct wait *w = ctx;
@@ -81,7 +81,7 @@ static bool run(void *ctx)
                                               (enum hzp_structure_size)size, abandoned, w, &err);
     if (r > 0 && post(w, size + 1))
         return true;
-    hzp_hangup_forget(x->server->hangup, x->fd);
+    hzp_door_forget(x->server->door, x->fd);
     if (r > 0 || r == HZP_ECANCELED) {
         close_exchange(w);
         return true;
@@ -106,9 +106,9 @@ void hzp_structure_wait(struct hzp_exchange *x, struct hzp_completion_params *pa
     w->params = *params;
     w->then = then;
     memset(params, 0, sizeof(*params));
-    hzp_hangup_watch(x->server->hangup, x->fd, client_left, w);
+    hzp_door_watch(x->server->door, x->fd, client_left, w);
     if (!post(w, HZP_STRUCTURE_QUICK)) {
-        hzp_hangup_forget(x->server->hangup, x->fd);
+        hzp_door_forget(x->server->door, x->fd);
         close_exchange(w);
     }
 }

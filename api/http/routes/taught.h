@@ -11,7 +11,7 @@
  * has the newest example taught in each.  A question of a session waits for weights that have
  * learned it.
  *
- * The log keeps the table across restarts (train/table/sample_log_sessions.c).  Bounds:
+ * The log keeps the table across restarts (train/table/sample_log_lessons.c).  Bounds:
  * HZP_SESSIONS_MAX sessions; the one that was used longest ago makes room.  A session that is not
  * in the table counts as if it had taught everything that forgotten sessions have, so what it asks
  * for is never weakened.

@@ -189,18 +189,18 @@ static int count_tokens(const json_t *body, struct writer *w, struct hzp_err_tex
     return w->r;
 }
 
-static enum MHD_Result route(struct hzp_exchange *x, const struct hzp_field_set *fields,
-                             int (*answer)(const json_t *, struct writer *, struct hzp_err_text *))
+static int route(struct hzp_exchange *x, const struct hzp_field_set *fields,
+                 int (*answer)(const json_t *, struct writer *, struct hzp_err_text *),
+                 struct hzp_err_text *reterr)
 {
     enum MHD_Result r;
     json_auto_t *body = hzp_exchange_json(x, &r), *ignored = NULL;
-    struct hzp_err_text err = {.text = ""};
     struct writer w = {.x = x};
     if (!body)
         return r;
-    int code = hzp_fields_check(fields, body, &ignored, &err);
+    int code = hzp_fields_check(fields, body, &ignored, reterr);
     if (code == HZP_OK)
-        code = answer(body, &w, &err);
+        code = answer(body, &w, reterr);
     if (code == HZP_OK && json_array_size(ignored)) {
         w.text.bytes--; /* the object's brace */
         put_format(&w, ",\"hzpserve\":{\"ignored\":[");
@@ -215,22 +215,22 @@ static enum MHD_Result route(struct hzp_exchange *x, const struct hzp_field_set 
     if (text)
         return hzp_reply_text(x, MHD_HTTP_OK, "application/json", text);
     hzp_textbuf_fini(&w.text);
-    return hzp_reply_fail(x, code == HZP_OK ? (int)HZP_ENOMEM : code, &err);
+    return code == HZP_OK ? (int)HZP_ENOMEM : code;
 }
 
-enum MHD_Result hzp_route_count_tokens(struct hzp_exchange *x)
+int hzp_route_count_tokens(struct hzp_exchange *x, struct hzp_err_text *reterr)
 {
-    return route(x, &hzp_fields_count_tokens, count_tokens);
+    return route(x, &hzp_fields_count_tokens, count_tokens, reterr);
 }
 
-enum MHD_Result hzp_route_tokenize(struct hzp_exchange *x)
+int hzp_route_tokenize(struct hzp_exchange *x, struct hzp_err_text *reterr)
 {
-    return route(x, &hzp_fields_tokenize, tokenize);
+    return route(x, &hzp_fields_tokenize, tokenize, reterr);
 }
 
-enum MHD_Result hzp_route_detokenize(struct hzp_exchange *x)
+int hzp_route_detokenize(struct hzp_exchange *x, struct hzp_err_text *reterr)
 {
-    return route(x, &hzp_fields_detokenize, detokenize);
+    return route(x, &hzp_fields_detokenize, detokenize, reterr);
 }
 
 /* Takes a value over and returns it with null for what JSON has no number for: Python writes NaN
@@ -255,18 +255,18 @@ static json_t *json_numbers(json_t *value)
     return value;
 }
 
-enum MHD_Result hzp_route_tokenizer_info(struct hzp_exchange *x)
+int hzp_route_tokenizer_info(struct hzp_exchange *x, struct hzp_err_text *reterr)
 {
     const struct hzp_assembly *parts = &x->server->engine->parts;
     char path[4096];
     snprintf(path, sizeof(path), "%s/tokenizer_config.json",
              parts->source_dir ? parts->source_dir : ".");
-    struct hzp_err_text err;
     json_t *info = NULL;
-    int code = parts->source_dir ? hzp_json_read(path, INFO_BYTES_MAX, HZP_JSON_UNIQUE, &info, &err)
-                                 : (int)HZP_ENOENT;
+    int code = parts->source_dir
+                   ? hzp_json_read(path, INFO_BYTES_MAX, HZP_JSON_UNIQUE, &info, reterr)
+                   : (int)HZP_ENOENT;
     if (code < 0 && code != HZP_ENOENT)
-        return hzp_reply_fail(x, HZP_EIO, &err);
+        return HZP_EIO;
     info = code < 0 ? json_object() : json_numbers(info);
     json_object_set_new(info, "chat_template",
                         parts->chat ? json_string(hzp_chat_source(parts->chat)) : json_null());
@@ -274,7 +274,7 @@ enum MHD_Result hzp_route_tokenizer_info(struct hzp_exchange *x)
     return hzp_reply_json(x, MHD_HTTP_OK, info);
 }
 
-enum MHD_Result hzp_route_load(struct hzp_exchange *x)
+int hzp_route_load(struct hzp_exchange *x, struct hzp_err_text *reterr)
 {
     int active = atomic_load(&x->server->active) - 1; /* without this one */
     return hzp_reply_pack(x, "{s:i}", "server_load", HZP_MAX(active, 0));

@@ -199,16 +199,15 @@ static bool look(struct hzp_waiting *waiting, bool left, bool over, enum MHD_Res
     return true;
 }
 
-enum MHD_Result hzp_job_run(struct hzp_exchange *x, const struct hzp_version_job *asked,
-                            const char *action, json_t *what)
+int hzp_job_run(struct hzp_exchange *x, const struct hzp_version_job *asked, const char *action,
+                json_t *what, struct hzp_err_text *reterr)
 {
-    struct hzp_err_text err = {.text = ""};
     struct hzp_state *state = x->server->engine->state;
     uint64_t id = 0;
-    int r = hzp_state_ask(state, asked, &id, &err);
+    int r = hzp_state_ask(state, asked, &id, reterr);
     if (r < 0) {
         json_decref(what);
-        return hzp_reply_conflict(x, r, &err);
+        return hzp_reply_conflict(x, r, reterr);
     }
     hzp_state_hold_job(state, id, true);
     json_object_set_new(what, "job", json_integer((json_int_t)id));
@@ -218,25 +217,22 @@ enum MHD_Result hzp_job_run(struct hzp_exchange *x, const struct hzp_version_job
     return hzp_wait(x, hzp_query_number(x, "timeout"), &w->waiting, look);
 }
 
-enum MHD_Result hzp_route_job(struct hzp_exchange *x)
+int hzp_route_job(struct hzp_exchange *x, struct hzp_err_text *reterr)
 {
     struct hzp_version_job job;
     int64_t id = hzp_path_number(x->tail, 0);
     if (id < 1 || !hzp_state_job(x->server->engine->state, (uint64_t)id, &job))
-        return hzp_reply_error(x, MHD_HTTP_NOT_FOUND, NULL, NULL,
-                               "there is no job %.40s, or it was too long ago", x->tail);
+        return hzp_fail(reterr, HZP_ENOENT, "there is no job %.40s, or it was too long ago",
+                        x->tail);
     return hzp_reply_json(x, MHD_HTTP_OK, job_json(x, &job));
 }
 
 /* ---- one version ---- */
 
-static enum MHD_Result list_names(struct hzp_exchange *x)
+static int list_names(struct hzp_exchange *x, struct hzp_err_text *reterr)
 {
     struct hzp_places places;
-    struct hzp_err_text err;
-    int r = hzp_places_read(x->server->engine, &places, &err);
-    if (r < 0)
-        return hzp_reply_fail(x, r, &err);
+    HZP_TRY(hzp_places_read(x->server->engine, &places, reterr));
     json_t *list = json_array();
     for (int32_t i = 0; i < places.names; i++)
         json_array_append_new(list, json_pack("{s:s, s:I, s:I}", "name", places.name[i].name, "id",
@@ -246,26 +242,21 @@ static enum MHD_Result list_names(struct hzp_exchange *x)
     return hzp_reply_pack(x, "{s:s, s:o}", "object", "list", "data", list);
 }
 
-enum MHD_Result hzp_route_version_get(struct hzp_exchange *x)
+int hzp_route_version_get(struct hzp_exchange *x, struct hzp_err_text *reterr)
 {
     struct hzp_version_record record;
     struct hzp_places places;
-    struct hzp_err_text err = {.text = ""};
+    struct hzp_state *s = x->server->engine->state;
     char source[HZP_VERSION_SOURCE_MAX + 1];
     uint64_t id = 0;
     if (!strcmp(x->tail, "names"))
-        return list_names(x);
+        return list_names(x, reterr);
     if (strchr(x->tail, '/'))
         return hzp_reply_no_route(x);
-    int r = hzp_state_find(x->server->engine->state, x->tail, &id, &err);
-    if (r >= 0)
-        r = hzp_state_record(x->server->engine->state, id, &record, &err);
-    if (r >= 0)
-        r = hzp_state_source(x->server->engine->state, id, source, &err);
-    if (r >= 0)
-        r = hzp_places_read(x->server->engine, &places, &err);
-    if (r < 0)
-        return hzp_reply_fail(x, r, &err);
+    HZP_TRY(hzp_state_find(s, x->tail, &id, reterr));
+    HZP_TRY(hzp_state_record(s, id, &record, reterr));
+    HZP_TRY(hzp_state_source(s, id, source, reterr));
+    HZP_TRY(hzp_places_read(x->server->engine, &places, reterr));
     json_t *json = hzp_version_json(&record, &places);
     hzp_places_fini(&places);
     json_object_set_new(json, "source", *source ? json_string(source) : json_null());
@@ -320,20 +311,16 @@ static int read_asked(const json_t *body, struct hzp_version_job *job, json_t *w
 }
 
 /* The trial of the version that the path names ends at the next step. */
-static enum MHD_Result end_trial(struct hzp_exchange *x, const char *text, bool promote)
+static int end_trial(struct hzp_exchange *x, const char *text, bool promote,
+                     struct hzp_err_text *reterr)
 {
-    struct hzp_err_text err = {.text = ""};
     struct hzp_engine *e = x->server->engine;
     uint64_t version = 0;
-    int r = check_names(x->asked, "", &err);
-    if (r >= 0)
-        r = hzp_state_find(e->state, text, &version, &err);
-    if (r >= 0 && !e->trials)
-        r = hzp_fail(&err, HZP_ENOENT, "no version is on trial: this server has no --canary");
-    if (r >= 0)
-        r = hzp_trials_ask(e->trials, version, promote, &err);
-    if (r < 0)
-        return hzp_reply_fail(x, r, &err);
+    HZP_TRY(check_names(x->asked, "", reterr));
+    HZP_TRY(hzp_state_find(e->state, text, &version, reterr));
+    if (!e->trials)
+        return hzp_fail(reterr, HZP_ENOENT, "no version is on trial: this server has no --canary");
+    HZP_TRY(hzp_trials_ask(e->trials, version, promote, reterr));
     hzp_loop_poke(e->parts.loop);
     const char *action = promote ? "promote" : "drop";
     hzp_route_audit(x, action, json_pack("{s:I}", "version", (json_int_t)version));
@@ -342,16 +329,16 @@ static enum MHD_Result end_trial(struct hzp_exchange *x, const char *text, bool 
                                     (json_int_t)version, "asked", action));
 }
 
-enum MHD_Result hzp_route_version_post(struct hzp_exchange *x)
+int hzp_route_version_post(struct hzp_exchange *x, struct hzp_err_text *reterr)
 {
     static const struct {
         const char *action;
         enum hzp_job_kind kind;
     } actions[] = {
         {"activate", HZP_JOB_ACTIVATE}, {"name", HZP_JOB_NAME}, {"export", HZP_JOB_EXPORT}};
-    struct hzp_err_text err = {.text = ""};
     struct hzp_version_job job = {.id = 0};
     struct hzp_version_record record;
+    struct hzp_state *s = x->server->engine->state;
     char version[HZP_VERSION_NAME_MAX + 1];
     const char *slash = strchr(x->tail, '/');
     int i = 0;
@@ -364,28 +351,19 @@ enum MHD_Result hzp_route_version_post(struct hzp_exchange *x)
         return hzp_reply_no_route(x);
     snprintf(version, sizeof(version), "%.*s", (int)(slash - x->tail), x->tail);
     if (ends)
-        return end_trial(x, version, promotes);
-    json_t *what = json_object();
+        return end_trial(x, version, promotes, reterr);
+    json_auto_t *what = json_object();
     job.kind = actions[i].kind;
-    int r = hzp_state_find(x->server->engine->state, version, &job.version, &err);
-    if (r >= 0)
-        r = hzp_state_record(x->server->engine->state, job.version, &record, &err);
-    if (r >= 0)
-        r = read_asked(x->asked, &job, what, &err);
-    if (r < 0) {
-        json_decref(what);
-        return hzp_reply_fail(x, r, &err);
-    }
+    HZP_TRY(hzp_state_find(s, version, &job.version, reterr));
+    HZP_TRY(hzp_state_record(s, job.version, &record, reterr));
+    HZP_TRY(read_asked(x->asked, &job, what, reterr));
     json_object_set_new(what, "version", json_integer((json_int_t)job.version));
-    return hzp_job_run(x, &job, actions[i].action, what);
+    return hzp_job_run(x, &job, actions[i].action, json_incref(what), reterr);
 }
 
-enum MHD_Result hzp_route_name_delete(struct hzp_exchange *x)
+int hzp_route_name_delete(struct hzp_exchange *x, struct hzp_err_text *reterr)
 {
-    struct hzp_err_text err = {.text = ""};
-    int r = hzp_state_unname(x->server->engine->state, x->tail, &err);
-    if (r < 0)
-        return hzp_reply_fail(x, r, &err);
+    HZP_TRY(hzp_state_unname(x->server->engine->state, x->tail, reterr));
     hzp_route_audit(x, "unname", json_pack("{s:s}", "name", x->tail));
     return hzp_reply_pack(x, "{s:s, s:s, s:b}", "object", "name", "name", x->tail, "deleted", true);
 }
@@ -410,30 +388,26 @@ static const char *example_status(struct hzp_engine *e, int64_t n, int64_t learn
     return count ? "failed" : n <= learned_through ? "learned" : "waiting";
 }
 
-/* The example that the path names, and its status; 0: an error was answered. */
-static int64_t read_example(struct hzp_exchange *x, const char **ret_status, enum MHD_Result *ret)
+/* The example that the path names, and its status. */
+static int read_example(struct hzp_exchange *x, int64_t *ret, const char **ret_status,
+                        struct hzp_err_text *reterr)
 {
     struct hzp_state_stats stats;
     struct hzp_weights_stats weights;
-    int64_t n = hzp_path_number(x->tail, 0);
+    *ret = hzp_path_number(x->tail, 0);
     hzp_state_read_stats(x->server->engine->state, &stats);
-    if (n < 1 || n > stats.last_sequence_number) {
-        *ret = hzp_reply_error(x, MHD_HTTP_NOT_FOUND, NULL, NULL, "there is no example %.40s",
-                               x->tail);
-        return 0;
-    }
+    if (*ret < 1 || *ret > stats.last_sequence_number)
+        return hzp_fail(reterr, HZP_ENOENT, "there is no example %.40s", x->tail);
     hzp_weights_read_stats(x->server->engine->parts.weights, &weights);
-    *ret_status = example_status(x->server->engine, n, weights.learned_through);
-    return n;
+    *ret_status = example_status(x->server->engine, *ret, weights.learned_through);
+    return HZP_OK;
 }
 
-enum MHD_Result hzp_route_example_get(struct hzp_exchange *x)
+int hzp_route_example_get(struct hzp_exchange *x, struct hzp_err_text *reterr)
 {
-    enum MHD_Result answered;
     const char *status;
-    int64_t n = read_example(x, &status, &answered);
-    if (!n)
-        return answered;
+    int64_t n;
+    HZP_TRY(read_example(x, &n, &status, reterr));
     struct hzp_audit_taught who = {.key = ""};
     bool known = hzp_audit_find(hzp_state_audit(x->server->engine->state), n, &who);
     return hzp_reply_pack(x, "{s:s, s:I, s:s, s:s?, s:s?, s:s?}", "object", "fine_tuning.example",
@@ -441,17 +415,14 @@ enum MHD_Result hzp_route_example_get(struct hzp_exchange *x)
                           "request", known ? who.request : NULL, "taught", known ? who.time : NULL);
 }
 
-enum MHD_Result hzp_route_example_delete(struct hzp_exchange *x)
+int hzp_route_example_delete(struct hzp_exchange *x, struct hzp_err_text *reterr)
 {
-    enum MHD_Result answered;
     const char *status;
-    int64_t n = read_example(x, &status, &answered);
-    if (!n)
-        return answered;
+    int64_t n;
+    HZP_TRY(read_example(x, &n, &status, reterr));
     if (!strcmp(status, "deleted"))
-        return hzp_reply_error(x, MHD_HTTP_NOT_FOUND, NULL, NULL, "example %lld is deleted already",
-                               (long long)n);
+        return hzp_fail(reterr, HZP_ENOENT, "example %lld is deleted already", (long long)n);
     hzp_feedback_forget(x->server->feedback, n);
     struct hzp_version_job job = {.kind = HZP_JOB_FORGET, .example = n};
-    return hzp_job_run(x, &job, "forget", json_pack("{s:I}", "example", (json_int_t)n));
+    return hzp_job_run(x, &job, "forget", json_pack("{s:I}", "example", (json_int_t)n), reterr);
 }

@@ -35,5 +35,5 @@ enum MHD_Result hzp_reply_conflict(struct hzp_exchange *x, int code,
                                    const struct hzp_err_text *err);
 /* Pool: appoints the job, writes an audit line with `what`, which is taken over, and answers when
  * the job has ended, or after ?timeout= seconds. */
-enum MHD_Result hzp_job_run(struct hzp_exchange *x, const struct hzp_version_job *asked,
-                            const char *action, json_t *what);
+int hzp_job_run(struct hzp_exchange *x, const struct hzp_version_job *asked, const char *action,
+                json_t *what, struct hzp_err_text *reterr);

@@ -79,7 +79,7 @@ static json_t *canary_json(const struct hzp_engine *engine)
         (json_int_t)stats.ended[HZP_TRIAL_WITHDRAWN], "newest", trial_json(&stats.newest));
 }
 
-enum MHD_Result hzp_route_weights(struct hzp_exchange *x)
+int hzp_route_weights(struct hzp_exchange *x, struct hzp_err_text *reterr)
 {
     struct hzp_weights *weights = x->server->engine->parts.weights;
     int64_t asked = hzp_query_int(x, "limit");
@@ -89,10 +89,7 @@ enum MHD_Result hzp_route_weights(struct hzp_exchange *x)
         return hzp_reply_error(x, MHD_HTTP_TOO_MANY_REQUESTS, NULL, NULL, "no memory now");
     struct hzp_weights_stats stats;
     struct hzp_places places;
-    struct hzp_err_text err;
-    int r = hzp_places_read(x->server->engine, &places, &err);
-    if (r < 0)
-        return hzp_reply_fail(x, r, &err);
+    HZP_TRY(hzp_places_read(x->server->engine, &places, reterr));
     hzp_weights_read_stats(weights, &stats);
     int32_t n = hzp_weights_list(weights, record, limit);
     json_t *list = json_array();

@@ -43,8 +43,11 @@ struct entry {
     enum hzp_door_phase phase;
     bool used, begun;
     uint64_t since_ns, deadline_ns, whole_ns; /* whole: of BODY; deadline 0: none */
-    uint64_t left_ns; /* when the client was first seen to have closed; 0: it has not */
-    uint64_t acked;   /* bytes of answers that the client had received at the last look */
+    uint64_t left_ns;        /* when the client was first seen to have closed; 0: it has not */
+    uint64_t acked;          /* bytes of answers that the client had received at the last look */
+    void (*left)(void *ctx); /* watched: NULL: not */
+    void *ctx;
+    uint32_t turn; /* distinguishes this watch from earlier ones of the same number */
 };
 
 struct lingerer {
@@ -65,11 +68,14 @@ struct hzp_door {
     /* under lock */
     struct entry *entry; /* [room], by descriptor */
     int room;
+    uint32_t turn; /* of the newest watch, from 1 */
     struct lingerer lingerer[LINGERERS];
     struct hzp_door_stats stats;
 };
 
-static const uint64_t LISTENING = 1ull << 40, STOP = 2ull << 40;
+/* What an event is of, besides these: a lingerer, by its descriptor, or a watch, whose turn stands
+ * above that. */
+static const uint64_t LISTENING = UINT64_MAX - 1, STOP = UINT64_MAX;
 
 /* ---- addresses ---- */
 
@@ -318,6 +324,15 @@ static void throw_away(struct hzp_door *door, int fd)
     }
 }
 
+/* Calls `left` under the lock, so that hzp_door_forget waits for a running call. */
+static void tell_left(struct hzp_door *door, int fd, uint32_t turn)
+{
+    HZP_LOCKED(&door->lock);
+    struct entry *e = fd < door->room ? &door->entry[fd] : NULL;
+    if (e && e->left && e->turn == turn)
+        e->left(e->ctx);
+}
+
 /* Under the lock.  Whether the client has received more of an answer since the last look: a kernel
  * takes a few bytes now and then for a process that reads nothing. */
 static bool has_read_more(struct entry *e, int fd)
@@ -405,6 +420,9 @@ static void *door_main(void *arg)
                 return NULL;
             if (event[i].data.u64 == LISTENING)
                 accept_some(door);
+            else if (event[i].data.u64 > INT32_MAX)
+                tell_left(door, (int)(event[i].data.u64 & UINT32_MAX),
+                          (uint32_t)(event[i].data.u64 >> 32));
             else
                 throw_away(door, (int)event[i].data.u64);
         }
@@ -548,6 +566,31 @@ void hzp_door_linger(struct hzp_door *door, int fd)
         take_lingerer(door, copy);
     else
         close(copy);
+}
+
+void hzp_door_watch(struct hzp_door *door, int fd, void (*left)(void *ctx), void *ctx)
+{
+    hzp_lock_take(&door->lock);
+    struct entry *e = fd >= 0 && fd < door->room ? &door->entry[fd] : NULL;
+    uint32_t turn = door->turn = door->turn % (INT32_MAX - 1) + 1;
+    if (e) {
+        e->left = left;
+        e->ctx = ctx;
+        e->turn = turn;
+    }
+    hzp_lock_release(&door->lock);
+    struct epoll_event event = {.events = EPOLLRDHUP | EPOLLHUP | EPOLLERR | EPOLLONESHOT,
+                                .data.u64 = (uint64_t)turn << 32 | (uint32_t)fd};
+    if (epoll_ctl(door->epoll, EPOLL_CTL_ADD, fd, &event))
+        hzp_door_forget(door, fd);
+}
+
+void hzp_door_forget(struct hzp_door *door, int fd)
+{
+    epoll_ctl(door->epoll, EPOLL_CTL_DEL, fd, NULL);
+    HZP_LOCKED(&door->lock);
+    if (fd >= 0 && fd < door->room)
+        door->entry[fd].left = NULL;
 }
 
 void hzp_door_read_stats(struct hzp_door *door, struct hzp_door_stats *ret)

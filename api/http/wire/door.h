@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* api/http/wire/door.h - accepts connections, bounds their number, and ends those that take too
- * long.
+/* api/http/wire/door.h - accepts connections, bounds their number, ends those that take too
+ * long, and notices clients that disconnect while their request waits.
  *
  * The HTTP library reads requests and sends answers; this module owns the listening socket and
  * decides which connections the library gets, and for how long:
@@ -26,7 +26,7 @@
  * Invariant: a socket is shut down only under the lock and while the library has it open, so never
  * after its number was given to another.
  *
- * Thread: any; `admit` runs on the door's thread ("hzp-door").
+ * Thread: any; `admit` and `left` run on the door's thread ("hzp-door").
  */
 #pragma once
 
@@ -80,6 +80,12 @@ void hzp_door_sending(struct hzp_door *door, int fd, bool sending);
  * resets the connection, and a client that still sends would lose the answer.  So what it sends is
  * read and thrown away for a moment, on a copy of the descriptor, after the library's close. */
 void hzp_door_linger(struct hzp_door *door, int fd);
+
+/* Calls `left` once when the client closes its side, unless the socket cannot be watched.  `left`
+ * may only raise flags, poke and post tasks.  After hzp_door_forget() has returned, it neither runs
+ * nor will run. */
+void hzp_door_watch(struct hzp_door *door, int fd, void (*left)(void *ctx), void *ctx);
+void hzp_door_forget(struct hzp_door *door, int fd);
 
 struct hzp_door_stats {
     int64_t open;                          /* connections now */

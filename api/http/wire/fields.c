@@ -25,10 +25,9 @@ const char *hzp_json_kind(const json_t *value)
     }
 }
 
-/* The field, or NULL if it is absent or null. */
-static const json_t *field(const json_t *body, const char *name)
+json_t *hzp_given(const json_t *body, const char *name)
 {
-    const json_t *value = json_object_get(body, name);
+    json_t *value = json_object_get(body, name);
     return json_is_null(value) ? NULL : value;
 }
 
@@ -41,7 +40,7 @@ static int wrong_kind(const char *name, const char *what, const json_t *value,
 int hzp_field_int(const json_t *body, const char *name, int64_t low, int64_t high, int64_t *ret,
                   struct hzp_err_text *reterr)
 {
-    const json_t *value = field(body, name);
+    const json_t *value = hzp_given(body, name);
     if (!value)
         return HZP_OK;
     /* 3.0 counts as an integer: some clients have only one kind of number. */
@@ -63,7 +62,7 @@ int hzp_field_int(const json_t *body, const char *name, int64_t low, int64_t hig
 int hzp_field_number(const json_t *body, const char *name, double low, double high, float *ret,
                      struct hzp_err_text *reterr)
 {
-    const json_t *value = field(body, name);
+    const json_t *value = hzp_given(body, name);
     if (!value)
         return HZP_OK;
     if (!hzp_json_is_number(value))
@@ -79,7 +78,7 @@ int hzp_field_number(const json_t *body, const char *name, double low, double hi
 
 int hzp_field_bool(const json_t *body, const char *name, bool *ret, struct hzp_err_text *reterr)
 {
-    const json_t *value = field(body, name);
+    const json_t *value = hzp_given(body, name);
     if (!value)
         return HZP_OK;
     if (!json_is_boolean(value))
@@ -91,7 +90,7 @@ int hzp_field_bool(const json_t *body, const char *name, bool *ret, struct hzp_e
 int hzp_field_string(const json_t *body, const char *name, const char **ret,
                      struct hzp_err_text *reterr)
 {
-    const json_t *value = field(body, name);
+    const json_t *value = hzp_given(body, name);
     if (!value)
         return HZP_OK;
     if (!json_is_string(value))

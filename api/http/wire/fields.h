@@ -13,6 +13,9 @@
 #include "base/json.h"
 #include "text/chars/textbuf.h"
 
+/* The field's value, borrowed; NULL: it is absent or null. */
+json_t *hzp_given(const json_t *body, const char *name);
+
 int hzp_field_int(const json_t *body, const char *name, int64_t low, int64_t high, int64_t *ret,
                   struct hzp_err_text *reterr);
 int hzp_field_number(const json_t *body, const char *name, double low, double high, float *ret,

@@ -698,8 +698,7 @@ static int start(struct hzp_server *s, struct hzp_port *port, struct hzp_err_tex
     struct hzp_join join = {.processors = processors(),
                             .threads = io_threads(),
                             .bound_ns = (uint64_t)settings->join_ms * 1000000u};
-    if (r == HZP_OK && (hzp_hangup_create(&s->hangup) < 0 ||
-                        hzp_notify_create(&join, &s->notify) < 0 || start_pools(s) < 0))
+    if (r == HZP_OK && (hzp_notify_create(&join, &s->notify) < 0 || start_pools(s) < 0))
         r = hzp_fail(reterr, HZP_EIO, "no thread or descriptor left for the HTTP server");
     if (r == HZP_OK)
         r = start_daemon(s, reterr);
@@ -763,7 +762,6 @@ void hzp_server_stop(struct hzp_server *server, uint64_t wait_ns)
     for (int i = 0; i < HZP_SERVER_LANES; i++)
         hzp_pool_destroy(server->lane[i]);
     hzp_notify_destroy(server->notify);
-    hzp_hangup_destroy(server->hangup);
     hzp_door_destroy(server->door);
     hzp_auth_destroy(server->auth);
     hzp_lock_fini(&server->policy_lock);

@@ -13,7 +13,6 @@
  *                              wakes
  *                         the I/O thread of each
  *     api/http/wire/join.h     how long further tokens of a stream wait, to be written together
- *     api/http/wire/hangup.h   notices clients that disconnect while their request waits
  *
  * An exchange that waits is parked: its connection is suspended and costs no thread.  The thread
  * that has news for it calls hzp_exchange_wake(); its I/O thread then continues.  A wake that comes
@@ -32,7 +31,6 @@
 #include "api/engine/engine.h"
 #include "api/http/wire/auth.h"
 #include "api/http/wire/door.h"
-#include "api/http/wire/hangup.h"
 #include "api/http/wire/notify.h"
 #include "api/http/wire/pool.h"
 #include "api/http/wire/port.h"
@@ -80,7 +78,6 @@ struct hzp_server {
     struct hzp_metrics *metrics;
     hzp_count_fn *count;
     struct hzp_auth *auth;
-    struct hzp_hangup *hangup;
     struct hzp_door *door;
     struct hzp_notify *notify;
     struct hzp_pool *pool;
@@ -175,17 +172,16 @@ enum hzp_route_needs {
 /* How a request on a path is answered. */
 struct hzp_route {
     const char *method, *path; /* a path that ends in '/' takes what follows as its tail */
-    const char *summary;       /* for /openapi.json */
     /* Calls a hzp_reply function and returns its result, or arranges for an answer later and
-     * returns MHD_YES.  MHD_NO: the connection is closed. */
-    enum MHD_Result (*answer)(struct hzp_exchange *x);
+     * returns MHD_YES.  MHD_NO: the connection is closed.  Negative: an error code, of which the
+     * caller makes the answer (hzp_reply_fail). */
+    int (*answer)(struct hzp_exchange *x, struct hzp_err_text *reterr);
     enum hzp_right right; /* which key it wants */
     unsigned needs;       /* enum hzp_route_needs */
     enum hzp_answer_kind kind;
     bool at_once;                     /* takes no time: answered on the I/O thread, not by a pool */
     const struct hzp_field_set *body; /* the fields of its body; NULL: it has none */
     const struct hzp_field *query;    /* arguments, up to one without a name; NULL: none */
-    const char *type;                 /* of a good answer; NULL: application/json */
     /* Pool: takes x->body, a piece of a long body, while the rest arrives; NULL: the answer reads
      * the body as a whole.  False: it has replied, and the rest of the body is thrown away. */
     bool (*feed)(struct hzp_exchange *x);
