@@ -1,10 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "base/arena.h"
 
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
 enum { ALIGN = 64, BLOCK_MIN = 1 << 16 };
 
 struct hzp_arena_block {

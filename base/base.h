@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* base/base.h - the macros that every file uses.
+/* base/base.h - what every file uses: the C library's headers, which no other file of the product
+ * includes (tests/tidy checks it), and macros.
  *
  * A bug aborts the process: HZP_ASSERT is always on. What a file, a client or a full queue can
  * cause is never an assertion; it is an error code (base/err.h).
@@ -8,9 +9,23 @@
  */
 #pragma once
 
+#include <ctype.h>
+#include <errno.h>
+#include <inttypes.h>
+#include <limits.h>
+#include <math.h>
+#include <stdarg.h>
+#ifndef __cplusplus
+#include <stdatomic.h>
+#endif
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
 
 #define HZP_COUNT(array) ((int)(sizeof(array) / sizeof((array)[0])))
 #define HZP_MIN(a, b)    ((a) < (b) ? (a) : (b))

@@ -5,8 +5,6 @@
 #include "base/err.h"
 #include "base/thread.h"
 
-#include <stdlib.h>
-
 struct hzp_ring {
     /* fixed after create */
     int slots;

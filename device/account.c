@@ -4,8 +4,6 @@
 #include "base/arena.h"
 #include "base/thread.h"
 
-#include <stdlib.h>
-
 /* Some dozens: memory is allocated in few, large pieces. */
 static struct block {
     const void *memory;

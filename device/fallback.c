@@ -2,14 +2,7 @@
 #include "device/fallback.h"
 
 #include <fcntl.h>
-#include <inttypes.h>
-#include <stdatomic.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/stat.h>
-#include <time.h>
-#include <unistd.h>
 
 #include "base/arena.h"
 #include "base/cache.h"

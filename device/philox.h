@@ -10,8 +10,7 @@
  */
 #pragma once
 
-#include <math.h>
-
+#include "base/base.h"
 #include "device/bf16.h"
 
 /* Computes the block for this key and the counter c, in place. */

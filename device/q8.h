@@ -16,9 +16,8 @@
  */
 #pragma once
 
+#include "base/base.h"
 #include "device/bf16.h"
-
-#include <math.h>
 
 enum { HZP_Q8_BLOCK = 256 };
 

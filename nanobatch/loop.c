@@ -15,9 +15,6 @@
 #include "base/log.h"
 #include "nanobatch/plan/plan.h"
 
-#include <stdlib.h>
-#include <string.h>
-
 /* --- Create and destroy ----------------------------------------------------------------------- */
 
 /* Makes the variant of the step's serving for another slot of weights.  It uses the step's own

@@ -15,9 +15,6 @@
 #include "nanobatch/run/exec.h"
 #include "nanobatch/split/split.h"
 
-#include <stdatomic.h>
-#include <time.h>
-
 struct hzp_loop_counters {
     _Atomic uint64_t steps, serve_steps, train_steps, serve_ns, train_ns, idle_ns;
     /* Since when the engine thread has been idle; 0: it is not.  Odd idle_turn: the two are being

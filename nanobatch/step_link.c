@@ -3,9 +3,6 @@
 
 #include "base/arena.h"
 
-#include <stdlib.h>
-#include <string.h>
-
 /* Bytes of the first broadcast: enough for a step that decodes some eighty sequences. */
 enum { FIRST = 8192, DREW = 4 };
 

@@ -5,10 +5,6 @@
 #include "base/err.h"
 #include "base/thread.h"
 
-#include <math.h>
-#include <stdlib.h>
-#include <string.h>
-
 /* Classes of sequence lengths, and of steps from now: 0 .. 7 one each, then four per octave up to
  * 2^24. */
 enum { CLASSES = 8 + 4 * 21 };

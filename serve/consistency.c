@@ -4,8 +4,6 @@
 #include "base/err.h"
 #include "base/thread.h"
 
-#include <string.h>
-
 static const char *const mode_name[] = {"continue", "abort", "recompute", "pinned"};
 
 const char *hzp_consistency_name(enum hzp_consistency mode)

@@ -6,8 +6,6 @@
 #include "base/thread.h"
 #include "serve/fill.h"
 
-#include <string.h>
-
 /* After a swap, sequences that compute their rows again in one step, so that it leaves room for the
  * prompts of new requests. */
 enum { RECOMPUTES_MAX = 4 };

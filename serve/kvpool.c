@@ -4,8 +4,6 @@
 #include "base/arena.h"
 #include "base/thread.h"
 
-#include <stdlib.h>
-
 struct hzp_kvpool {
     /* fixed after create */
     struct hzp_device *dev;

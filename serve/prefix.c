@@ -5,9 +5,6 @@
 #include "base/thread.h"
 #include "serve/request.h"
 
-#include <stdlib.h>
-#include <string.h>
-
 enum { NONE = -1 };
 
 /* What is known of a page; a page that is not kept is not `kept`. */

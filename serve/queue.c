@@ -8,8 +8,6 @@
 #include "nanobatch/source.h"
 #include "serve/scheduler_state.h"
 
-#include <string.h>
-
 /* While no sequence ends, the prediction for the running sequences changes little from step to
  * step, so it is recomputed only every LOOK_EVERY steps. */
 enum { LOOK_EVERY = 8 };

@@ -24,8 +24,6 @@
 #include "serve/edits.h"
 #include "weights/config.h"
 
-#include <stdatomic.h>
-
 enum hzp_request_state {
     HZP_REQUEST_NEW,
     HZP_REQUEST_WAITING,

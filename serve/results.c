@@ -3,9 +3,6 @@
 #include "base/thread.h"
 #include "serve/scheduler_state.h"
 
-#include <math.h>
-#include <string.h>
-
 /* Rounding may lift a log-probability a little above 0. */
 static const float LOGPROB_MAX = 0.1f;
 

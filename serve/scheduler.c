@@ -8,9 +8,6 @@
 #include "nanobatch/source.h"
 #include "serve/scheduler_state.h"
 
-#include <stdlib.h>
-#include <string.h>
-
 static bool offer(struct hzp_source *source, const struct hzp_step *step, struct hzp_room *room,
                   struct hzp_offer *offer);
 static void deliver(struct hzp_source *source, const struct hzp_step *step,

@@ -12,8 +12,6 @@
 #include "serve/prefix.h"
 #include "serve/scheduler.h"
 
-#include <stdatomic.h>
-
 struct hzp_ring;
 
 /* A sequence's rows in one step. */

@@ -7,14 +7,8 @@
 #include "base/ring.h"
 #include "base/thread.h"
 
-#include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
-#include <stdatomic.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
 
 enum { NONE = -1 };
 enum store { HOST, FILE_STORE, STORES };

@@ -6,11 +6,6 @@
 #include "weights/wrapper.h"
 #include "base/json_file.h"
 
-#include <limits.h>
-#include <math.h>
-#include <stdio.h>
-#include <string.h>
-
 _Static_assert((int)LAYERS_MAX <= (int)HZP_LAYERS_MAX, "struct hzp_model_config has all layers");
 _Static_assert((int)DIM_MAX <= 2 * (int)HZP_PAIRS_MAX, "struct hzp_model_config has all pairs");
 

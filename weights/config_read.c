@@ -3,10 +3,6 @@
 
 #include "base/json.h"
 
-#include <math.h>
-#include <stdarg.h>
-#include <stdio.h>
-
 int hzp_config_fail(const struct hzp_config_source *src, int code, const char *field,
                     const char *format, ...)
 {

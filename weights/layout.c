@@ -5,9 +5,6 @@
 #include "device/q8.h"
 #include "weights/families.h"
 
-#include <stdlib.h>
-#include <string.h>
-
 /* The order of roles inside a unit: matrices, then vectors. */
 static const enum hzp_role embed_roles[] = {HZP_EMBED};
 static const enum hzp_role layer_roles[] = {HZP_QKV,       HZP_O,         HZP_GATE_UP,  HZP_DOWN,

@@ -7,14 +7,6 @@
 #include "base/json_file.h"
 #include "device/bf16.h"
 
-#include <inttypes.h>
-#include <limits.h>
-#include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
-
 enum {
     INDEX_BYTES_MAX = 8 << 20, /* about 80 bytes per tensor */
     SHARDS_MAX = 1024,

@@ -7,13 +7,7 @@
 #include "weights/safetensors.h"
 #include "weights/wrapper.h"
 
-#include <errno.h>
-#include <limits.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 enum { CONFIG_BYTES_MAX = 1 << 20, NAME_SIZE = 64 };
 static const size_t copied_bytes_max = (size_t)256 << 20;

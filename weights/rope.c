@@ -3,9 +3,6 @@
 #include "weights/config_read.h"
 #include "base/json.h"
 
-#include <math.h>
-#include <string.h>
-
 /* An object that the arithmetic reads has no member without an effect on it. */
 static int check_rope_keys(const struct hzp_config_source *src, const struct hzp_family *family,
                            const char *where, enum hzp_rope_scaling kind)

@@ -4,12 +4,7 @@
 #include "base/file.h"
 #include "base/json.h"
 
-#include <errno.h>
 #include <fcntl.h>
-#include <inttypes.h>
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
 
 /* The bound that the format defines. */
 enum { HEADER_MAX = 100 * 1000 * 1000 };

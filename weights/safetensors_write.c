@@ -5,12 +5,7 @@
 #include "base/file.h"
 #include "base/json.h"
 
-#include <errno.h>
 #include <fcntl.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
 
 struct hzp_st_writer {
     char *path, *temporary;

@@ -4,10 +4,6 @@
 #include "base/arena.h"
 #include "device/philox.h"
 
-#include <inttypes.h>
-#include <stdio.h>
-#include <stdlib.h>
-
 struct hzp_trials {
     struct hzp_trials_config config; /* fixed */
     struct hzp_lock lock;

@@ -5,10 +5,6 @@
 #include "base/thread.h"
 #include "device/philox.h"
 
-#include <stdatomic.h>
-#include <stdlib.h>
-#include <string.h>
-
 enum { FILLERS_MAX = 15 }; /* threads beside the caller's: more do not read faster */
 
 size_t hzp_units_bytes(const struct hzp_layout *layout, enum hzp_dtype type)

@@ -3,10 +3,6 @@
 
 #include "base/arena.h"
 #include "base/thread.h"
-#include <math.h>
-#include <stdatomic.h>
-#include <stdlib.h>
-#include <string.h>
 
 enum {
     RECORDS_MAX = 4096,

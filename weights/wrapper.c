@@ -4,9 +4,6 @@
 #include "base/base.h"
 #include "weights/families.h"
 
-#include <stdio.h>
-#include <string.h>
-
 /* Wrappers, and what their class makes of a text_config that leaves the numbers out, as Gemma 3's
  * do (transformers: Gemma3TextConfig). */
 static const struct wrapper {

@@ -3,12 +3,7 @@
 
 #include "base/base.h"
 
-#include <limits.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 bool hzp_bundled_model(char *ret_dir, size_t size)
 {

@@ -7,9 +7,6 @@
 
 #include "base/err.h"
 
-#include <stdbool.h>
-#include <stddef.h>
-
 /* Looks beside the program: ../share/hzpserve/models/world of an installation, or ../models/world
  * of a build folder in the source tree.  False: in neither place is a config.json. */
 bool hzp_bundled_model(char *ret_dir, size_t size);

@@ -5,11 +5,7 @@
 #include "api/http/routes/completion.h"
 #include "base/arena.h"
 
-#include <errno.h>
 #include <signal.h>
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
 
 static volatile sig_atomic_t interrupted;
 

@@ -11,10 +11,6 @@
 #include "base/arena.h"
 #include "nanobatch/run/exec.h"
 
-#include <errno.h>
-#include <stdlib.h>
-#include <string.h>
-
 /* The default position of decode rows. */
 enum { DEPTH = 512 };
 

@@ -19,13 +19,7 @@
 #include "weights/layout.h"
 #include "weights/model_dir.h"
 
-#include <errno.h>
 #include <fcntl.h>
-#include <inttypes.h>
-#include <limits.h>
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
 
 enum { CURRENT_TRIES = 20 };
 

@@ -12,11 +12,6 @@
 #include "weights/layout.h"
 #include "weights/model_dir.h"
 
-#include <inttypes.h>
-#include <limits.h>
-#include <stdlib.h>
-#include <string.h>
-
 enum { PULLED_BYTES_MAX = 1 << 20 };
 
 struct push {

@@ -20,12 +20,8 @@
 #include "base/file.h"
 #include "base/json.h"
 
-#include <math.h>
 #include <signal.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/stat.h>
-#include <time.h>
 
 enum { BAR = 32, LINES_MAX = 16384 };
 static const char kept_name[] = "before-rollouts";

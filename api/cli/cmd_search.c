@@ -18,11 +18,7 @@
 #include "nanobatch/search/search.h"
 #include "nanobatch/search/search_file.h"
 
-#include <limits.h>
 #include <signal.h>
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
 
 /* Minimum bytes of weights in the measured layers, several times the size of any cache; and the
  * minimum number of layers. */

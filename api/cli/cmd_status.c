@@ -10,11 +10,7 @@
 #include "base/json.h"
 #include "base/thread.h"
 
-#include <math.h>
 #include <signal.h>
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
 
 enum { PAGE_BYTES_MAX = 4 << 20 };
 

@@ -26,14 +26,8 @@
 #include "train/checks/evaluate.h"
 #include "weights/model_dir.h"
 
-#include <inttypes.h>
-#include <limits.h>
-#include <math.h>
 #include <signal.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 static const float init_std = 0.02f;   /* for the weights of a model from scratch */
 enum { COPIED_BYTES_MAX = 256 << 20 }; /* of a tokenizer's file */

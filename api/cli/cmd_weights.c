@@ -22,11 +22,6 @@
 #include "api/client/http_client.h"
 #include "base/json.h"
 
-#include <stdarg.h>
-#include <stdlib.h>
-#include <string.h>
-#include <time.h>
-
 enum {
     PATIENCE_S = 3700,
     SHOWN = 20,

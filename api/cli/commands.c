@@ -3,9 +3,6 @@
 
 #include "base/log.h"
 
-#include <stdio.h>
-#include <string.h>
-
 int hzp_command_failed(int code, const struct hzp_err_text *err)
 {
     const char *text = err->text[0] ? err->text : hzp_err_name(code);

@@ -10,12 +10,7 @@
 #include "base/decimal.h"
 #include "base/file.h"
 
-#include <errno.h>
 #include <glob.h>
-#include <limits.h>
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
 
 /* The commands whose word names a model. */
 enum {

@@ -19,8 +19,6 @@
 #include "api/learn/forms.h"
 #include "base/err.h"
 
-#include <stdio.h>
-
 enum hzp_command {
     HZP_COMMAND_SERVE = 1,
     HZP_COMMAND_COMPLETE = 2,

@@ -9,8 +9,6 @@
 #include "base/version.h"
 #include "base/words.h"
 
-#include <string.h>
-
 enum { FEW_OPTIONS = 24 };
 
 /* ---- options ---- */

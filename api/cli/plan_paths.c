@@ -3,11 +3,6 @@
 #include "base/json_file.h"
 #include "mesh/paths/paths.h"
 
-#include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
 enum { FILE_MAX = 1 << 20 };
 
 /* A problem, its plan, and those of the full pipeline, as dealt and as planned. */

@@ -6,12 +6,6 @@
 #include "base/thread.h"
 #include "device/philox.h"
 
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <time.h>
-#include <unistd.h>
-
 double hzp_quiet_busy(const char *text, const cpu_set_t *cpus)
 {
     double busy = -1;

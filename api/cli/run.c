@@ -6,7 +6,6 @@
 #include "mesh/launch/launch.h"
 
 #include <signal.h>
-#include <string.h>
 
 static const struct {
     enum hzp_command command;

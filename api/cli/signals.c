@@ -4,9 +4,6 @@
 #include "base/base.h"
 
 #include <pthread.h>
-#include <string.h>
-#include <time.h>
-#include <unistd.h>
 
 /* Only what is safe in a signal handler. */
 static void quit(int number)

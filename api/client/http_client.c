@@ -3,11 +3,7 @@
 
 #include "base/json.h"
 
-#include <math.h>
 #include <pthread.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 /* ---- the server's URL ---- */
 

@@ -11,11 +11,6 @@
 #include "weights/fp8.h"
 #include "weights/tensor_slice.h"
 
-#include <inttypes.h>
-#include <math.h>
-#include <stdio.h>
-#include <string.h>
-
 /* The model used without a directory: the shape of a common small model. */
 static const struct hzp_model_config built_in = {
     .family = "llama",

@@ -7,11 +7,6 @@
 #include "base/log.h"
 #include "base/thread.h"
 
-#include <inttypes.h>
-#include <math.h>
-#include <stdlib.h>
-#include <string.h>
-
 enum {
     EFFECT_WAITING = 8, /* lessons */
     EFFECT_KEPT = 16,   /* what was found, for answers that wait for it */

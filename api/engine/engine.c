@@ -9,11 +9,6 @@
 #include "base/log.h"
 #include "base/thread.h"
 
-#include <errno.h>
-#include <stdlib.h>
-#include <string.h>
-#include <time.h>
-
 enum phase { OPENING, RUNNING, ENDED };
 enum { OBSERVED_NS = 500000000 }; /* a version waits no longer for what is measured of it */
 

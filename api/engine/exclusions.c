@@ -1,9 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "api/engine/exclusions.h"
 
-#include <stdio.h>
-#include <string.h>
-
 /* What settings say, each a bit; a row applies when all its bits are set.  ONE, SEVERAL: ranks;
  * ALONE: neither replicas nor parts of one; GROUPS: --ranks makes several tensor groups. */
 #define FACTS(X)                                                                                   \

@@ -5,10 +5,6 @@
 #include "weights/config.h"
 #include "weights/tensor_slice.h"
 
-#include <inttypes.h>
-#include <stdlib.h>
-#include <string.h>
-
 /* ---- options ---- */
 
 /* Whether the model can be cut into so many slices.  That of a configuration that cannot be read is

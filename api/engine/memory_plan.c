@@ -8,9 +8,6 @@
 #include "train/learner/learner.h"
 #include "train/history/snapshot.h"
 
-#include <stdarg.h>
-#include <string.h>
-
 /* The shortest maximum sequence length that is accepted without --context: a server with less is
  * not useful. */
 enum { CONTEXT_MIN = 64 };

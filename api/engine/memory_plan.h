@@ -15,8 +15,6 @@
 #include "nanobatch/model/train_space.h"
 #include "train/conductor/trainer.h"
 
-#include <stdio.h>
-
 enum { HZP_MEMORY_LINES_MAX = 16 };
 
 struct hzp_memory_line {

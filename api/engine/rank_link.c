@@ -6,11 +6,6 @@
 #include "device/device.h"
 #include "mesh/launch/launch.h"
 
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
-
 /* Blocks of the device that transfers beside serving may occupy: few, because serving needs the
  * others.  Steps wait for theirs, which take what NCCL likes; on a lane with SMs of its own, which
  * run nothing else, no more blocks than it has SMs: others would wait for the first to end.  NCCL's

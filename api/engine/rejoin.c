@@ -7,9 +7,6 @@
 #include "base/thread.h"
 #include "train/history/trainer_rejoin.h"
 
-#include <inttypes.h>
-#include <stdlib.h>
-
 enum { LOOK_NS = 100000000 };
 
 struct hzp_rejoin {

@@ -4,9 +4,6 @@
 #include "base/arena.h"
 #include "device/philox.h"
 
-#include <stdlib.h>
-#include <string.h>
-
 enum {
     CHUNK = 32,       /* tokens */
     CHUNKS_MAX = 256, /* chunks of a prompt that are remembered */

@@ -5,10 +5,6 @@
 #include "base/arena.h"
 #include "base/log.h"
 
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
 /* An id is a serial number and the index of the request. */
 enum { INDEX_BITS = 24 };
 static const uint64_t index_mask = ((uint64_t)1 << INDEX_BITS) - 1;

@@ -4,10 +4,6 @@
 #include "base/arena.h"
 #include "nanobatch/model/path.h"
 
-#include <math.h>
-#include <stdlib.h>
-#include <string.h>
-
 static const char magic[8] = "hzprep2";
 
 /* ---- bytes ---- */

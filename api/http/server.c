@@ -11,8 +11,6 @@
 #include "base/arena.h"
 #include "base/log.h"
 
-#include <stdlib.h>
-
 #define COMPLETE   HZP_RIGHT_COMPLETE
 #define TEACH      HZP_RIGHT_TEACH
 #define UP         HZP_NEEDS_UP

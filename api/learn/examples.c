@@ -5,12 +5,6 @@
 #include "base/words.h"
 #include "text/chat/learned.h"
 
-#include <limits.h>
-#include <stdarg.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
 static const unsigned as_request = HZP_TOKENIZER_ADD_SPECIAL | HZP_TOKENIZER_PARSE_SPECIAL;
 
 void hzp_examples_init(struct hzp_examples *ret, struct hzp_tokenizer *tok,

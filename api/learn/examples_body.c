@@ -9,8 +9,6 @@
 #include "base/json.h"
 #include "text/chars/textbuf.h"
 
-#include <stdlib.h>
-#include <string.h>
 #include <strings.h>
 
 /* Cuts a body of examples, which arrives in pieces, into the texts of single

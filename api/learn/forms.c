@@ -5,11 +5,6 @@
 #include "base/words.h"
 #include "text/chat/learned.h"
 
-#include <stdarg.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
 void hzp_form_fini(struct hzp_form *form)
 {
     hzp_textbuf_fini(&form->text);

@@ -6,12 +6,6 @@
 #include "base/file.h"
 #include "base/json.h"
 
-#include <errno.h>
-#include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
 enum { SAMPLES_MAX = 1 << 20 };
 
 struct hzp_gate_file {

@@ -6,11 +6,6 @@
 #include "base/arena.h"
 #include "base/log.h"
 
-#include <inttypes.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
 enum { PAGE = 64 };
 
 const char *hzp_lesson_state_name(enum hzp_lesson_state state)

@@ -7,14 +7,6 @@
 #include "base/json.h"
 #include "weights/model_dir.h"
 
-#include <errno.h>
-#include <inttypes.h>
-#include <limits.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
-
 /* --- Numbers and texts ------------------------------------------------------------------------ */
 
 void hzp_checksum_text(uint64_t checksum, char ret[20])

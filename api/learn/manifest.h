@@ -16,7 +16,6 @@
 #include "weights/units.h"
 
 #include "base/json.h"
-#include <stdatomic.h>
 
 enum {
     HZP_MANIFEST_FILES_MAX = 16,

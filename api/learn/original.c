@@ -12,11 +12,6 @@
 #include "base/log.h"
 #include "weights/model_dir.h"
 
-#include <limits.h>
-#include <stdio.h>
-#include <string.h>
-#include <unistd.h>
-
 bool hzp_state_is_original(struct hzp_state *s, uint64_t id)
 {
     struct hzp_version_record record;

@@ -4,9 +4,6 @@
 #include "base/thread.h"
 #include "nanobatch/split/split.h"
 
-#include <math.h>
-#include <stdlib.h>
-
 enum { FAILED, PAUSED, TRIAL, SLOT, STALENESS, OWN };
 
 const char *hzp_outlook_reason(int i)

@@ -26,13 +26,6 @@
 #include "train/history/trainer_suspend.h"
 #include "weights/model_dir.h"
 
-#include <inttypes.h>
-#include <limits.h>
-#include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
 enum { PIECE = 256, CANDIDATES = 256 };
 
 struct rollback {

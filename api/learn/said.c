@@ -10,9 +10,6 @@
 #include "base/arena.h"
 #include "base/hash.h"
 
-#include <inttypes.h>
-#include <stdlib.h>
-
 enum { PLACES = 16384, TOLD = 10, PIECE = 256, SHOWN_TOKENS = 24 };
 
 struct place {

@@ -9,14 +9,7 @@
 #include "base/log.h"
 #include "train/history/snapshot.h"
 
-#include <errno.h>
-#include <inttypes.h>
-#include <limits.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 enum {
     BACKLOG_PIECE = 256,

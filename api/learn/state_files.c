@@ -12,12 +12,6 @@
 #include "weights/model_dir.h"
 
 #include <fcntl.h>
-#include <inttypes.h>
-#include <limits.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
 
 enum {
     RECORDS_MAX = 4096, /* as many as the store keeps */

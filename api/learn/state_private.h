@@ -20,9 +20,6 @@
 #include "base/thread.h"
 #include "nanobatch/border.h"
 
-#include <limits.h>
-#include <stdatomic.h>
-
 enum {
     HZP_STATE_FAILED_PIECE = 256, /* failed samples looked at together */
     HZP_STATE_MANIFESTS = 4,      /* kept */

@@ -6,13 +6,6 @@
 #include "train/table/sample_log.h"
 #include "weights/model_dir.h"
 
-#include <errno.h>
-#include <inttypes.h>
-#include <limits.h>
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
-
 enum { LOGGED_MAX = 4096 };
 
 struct tool {

@@ -6,17 +6,8 @@
 #include "base/json.h"
 #include "base/thread.h"
 
-#include <errno.h>
-#include <inttypes.h>
-#include <limits.h>
-#include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/ioctl.h>
 #include <sys/stat.h>
-#include <time.h>
-#include <unistd.h>
 
 static const uint64_t bar_ns = 100000000, plain_ns = 5000000000;
 

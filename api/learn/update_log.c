@@ -5,11 +5,6 @@
 #include "base/log.h"
 #include "base/thread.h"
 
-#include <math.h>
-#include <inttypes.h>
-#include <stdio.h>
-#include <stdlib.h>
-
 enum { REPORTS = 256, VERSIONS = 256 };
 
 struct hzp_update_log {

@@ -7,15 +7,8 @@
 #include "base/thread.h"
 #include "weights/model_dir.h"
 
-#include <errno.h>
 #include <fcntl.h>
-#include <inttypes.h>
-#include <limits.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 struct hzp_upload {
     /* fixed */

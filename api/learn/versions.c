@@ -9,15 +9,7 @@
 #include "base/words.h"
 #include "train/history/trainer_suspend.h"
 
-#include <ctype.h>
-#include <errno.h>
 #include <fcntl.h>
-#include <inttypes.h>
-#include <limits.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
 
 enum { KEPT_ROOM = 2048, RECORDS_MAX = 4096 };
 

@@ -3,9 +3,6 @@
 
 #include "base/arena.h"
 
-#include <math.h>
-#include <stdlib.h>
-
 void hzp_rollout_table_init(struct hzp_rollout_table *ret,
                             const struct hzp_rollout_table_config *config)
 {

@@ -5,8 +5,6 @@
 #include "api/rollout/rollouts_state.h"
 #include "text/tokenizer/tokenizer.h"
 
-#include <math.h>
-
 static json_t *said(const struct hzp_rollouts *r, const struct hzp_request *rq, json_t *text,
                     const char *answer)
 {

@@ -6,10 +6,7 @@
  * are the reference's.  Until they are there the group waits. */
 #include "api/rollout/rollouts_state.h"
 
-#include <math.h>
-#include <string.h>
 #include "base/arena.h"
-#include <stdlib.h>
 
 struct hold {
     struct hzp_rollouts *r;

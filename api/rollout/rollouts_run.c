@@ -7,11 +7,6 @@
 #include "base/log.h"
 #include "text/tokenizer/tokenizer.h"
 
-#include <inttypes.h>
-#include <math.h>
-#include <stdlib.h>
-#include <string.h>
-
 static const uint64_t look_ns = 2000000u;
 /* Groups in a row that may teach nothing before a job ends: so many, and each prompt twice. */
 enum { DROPS_LEAST = 32, DROPS_MOST = 1024 };

@@ -5,11 +5,6 @@
 #include "base/words.h"
 #include "text/tokenizer/tokenizer.h"
 
-#include <inttypes.h>
-#include <math.h>
-#include <stdlib.h>
-#include <string.h>
-
 /* Those from REWARD on become ready later than the answer, and can be written. */
 enum { PROMPT, TEXT, ANSWER, PROMPT_TOKENS, TOKENS, LOGPROBS, VERSIONS };
 enum { REWARD = VERSIONS + 1, ADVANTAGE, REFERENCE };

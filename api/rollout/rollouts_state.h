@@ -11,8 +11,6 @@
 #include "api/rollout/rollouts.h"
 #include "base/thread.h"
 
-#include <stdatomic.h>
-
 enum { HZP_ROLLOUT_VERSIONS = 64 /* older ones are staler than any bound */ };
 
 enum hzp_rollout_status {

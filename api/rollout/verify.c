@@ -6,11 +6,6 @@
 #include "base/words.h"
 #include "text/tokenizer/pattern.h"
 
-#include <ctype.h>
-#include <math.h>
-#include <stdlib.h>
-#include <string.h>
-
 enum kind { EXACT, NUMBER, BOXED, REGEX, JSON, LENGTH, CLIENT, COMMAND, MODEL, KINDS };
 static const char *const kind_name[KINDS] = {"exact",  "number", "boxed",   "regex", "json",
                                              "length", "client", "command", "model"};

@@ -10,10 +10,7 @@
 #include "device/cpu/matmul.h"
 #include "device/cpu/tiles.h"
 
-#include <stdio.h>
-#include <stdlib.h>
 #include <sys/syscall.h>
-#include <unistd.h>
 
 #if defined(__x86_64__)
 

@@ -18,13 +18,8 @@
 #include "base/thread.h"
 #include "device/cpu/matmul.h"
 
-#include <limits.h>
 #include <linux/futex.h>
-#include <stdatomic.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/syscall.h>
-#include <unistd.h>
 
 enum {
     RING = 2048,         /* commands; a power of two */

@@ -11,12 +11,7 @@
 #include "device/ref/host.h"
 
 #include <sched.h>
-#include <stdatomic.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/mman.h>
-#include <unistd.h>
 
 #if defined(__x86_64__)
 #include <cpuid.h>

@@ -3,9 +3,6 @@
 
 #include "device/cpu/pool.h"
 
-#include <stdatomic.h>
-#include <unistd.h>
-
 enum {
     X_BYTES = 4 << 20,      /* packed x; one block of k at a time is in use */
     SLAB_ROWS_MIN = 256,    /* fewer do not repay the packing of w */

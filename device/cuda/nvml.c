@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "device/cuda/nvml.h"
 
+#include "base/base.h"
+
 #include <dlfcn.h>
-#include <stdbool.h>
 
 /* As in nvml.h, which a build does not need. */
 struct memory {

@@ -10,8 +10,6 @@
  */
 #include "device/cuda/cuda.h"
 
-#include <stdlib.h>
-
 #include "base/arena.h"
 #include "base/thread.h"
 

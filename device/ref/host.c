@@ -3,10 +3,6 @@
 #include "device/account.h"
 #include "device/ref/host.h"
 
-#include <stdio.h>
-#include <stdlib.h>
-#include <unistd.h>
-
 #include "base/arena.h"
 
 enum { PAGE = 4096 };

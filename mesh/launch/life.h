@@ -15,8 +15,6 @@
 #include "base/err.h"
 #include "mesh/link.h"
 
-#include <stdbool.h>
-#include <stdint.h>
 #include <sys/types.h>
 
 enum {

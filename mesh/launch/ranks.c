@@ -7,11 +7,6 @@
 #include "base/timeline.h"
 #include "mesh/launch/life.h"
 
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
-
 enum { HOST_NAME = 256 };
 
 /* What rank 0 tells the others over the link: where it listens. */

@@ -4,10 +4,6 @@
 
 #include "base/arena.h"
 
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
 static const char *const op_name[] = {"all-gather", "reduce-scatter", "all-reduce", "broadcast"};
 static const char *const wire_name[] = {"bytes", "f32", "u64", "f64"};
 

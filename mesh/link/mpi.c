@@ -23,10 +23,6 @@
 
 #include <mpi.h>
 #include <sched.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <time.h>
 
 enum { TAG_HEADER = 1, TAG_DATA, TAG_ABORT, TAG_BYE };
 

@@ -23,11 +23,6 @@
 #include "device/philox.h"
 
 #include <dlfcn.h>
-#include <limits.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <time.h>
 
 /* ---- NCCL's interface, of version 2.18 ---- */
 

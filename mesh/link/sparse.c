@@ -3,9 +3,6 @@
 
 #include "base/err.h"
 
-#include <stdint.h>
-#include <string.h>
-
 static size_t blocks_of(size_t bytes)
 {
     return HZP_DIV_UP(bytes, (size_t)HZP_LINK_BLOCK);

@@ -2,8 +2,6 @@
 /* Proves the constraints of a plan one after another, from the plan alone. */
 #include "mesh/paths/paths_private.h"
 
-#include <math.h>
-
 int hzp_paths_path_check(const struct hzp_paths_problem *p, const struct hzp_paths_plan *plan,
                          int m, int *count, struct hzp_err_text *reterr)
 {

@@ -2,8 +2,6 @@
 /* Problems, shares of stages, and paths without a search. */
 #include "mesh/paths/paths_private.h"
 
-#include <math.h>
-
 #define SECONDS_MAX 1e6
 
 int hzp_paths_length(const struct hzp_paths_problem *p)

@@ -6,8 +6,6 @@
  * depend on the nodes' orders alone, not on the order in which this file looks at nodes. */
 #include "mesh/paths/paths_private.h"
 
-#include <string.h>
-
 struct run {
     const struct hzp_paths_problem *p;
     const struct hzp_paths_plan *plan;

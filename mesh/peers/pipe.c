@@ -6,11 +6,7 @@
 #include "base/arena.h"
 
 #include <poll.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/eventfd.h>
-#include <unistd.h>
 #include <zmq.h>
 
 enum { QUEUE = 1024 /* messages that a peer may be behind */ };

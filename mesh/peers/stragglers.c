@@ -3,9 +3,6 @@
 
 #include "base/arena.h"
 
-#include <stdlib.h>
-#include <string.h>
-
 struct hzp_stragglers_seen {
     struct {
         float rate[HZP_STRAGGLER_WINDOW];

@@ -4,8 +4,6 @@
 #include "nanobatch/model/batch.h"
 #include "nanobatch/model/tensor.h"
 
-#include <math.h>
-
 float hzp_attn_scale(const struct hzp_model *model)
 {
     const struct hzp_model_config *c = model->config;

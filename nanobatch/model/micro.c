@@ -3,10 +3,6 @@
 
 #include "base/arena.h"
 
-#include <math.h>
-#include <stdlib.h>
-#include <string.h>
-
 int hzp_micro_create(struct hzp_device *dev, int32_t rows_max, struct hzp_micro **ret)
 {
     struct hzp_micro *m = hzp_xcalloc(1, sizeof(*m));

@@ -4,9 +4,6 @@
 #include "base/arena.h"
 #include "mesh/link.h"
 
-#include <stdlib.h>
-#include <string.h>
-
 int hzp_model_create(struct hzp_device *dev, struct hzp_weights *weights, int32_t positions,
                      struct hzp_model **ret)
 {

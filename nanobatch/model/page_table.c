@@ -3,9 +3,6 @@
 
 #include "base/arena.h"
 
-#include <stdlib.h>
-#include <string.h>
-
 size_t hzp_page_table_bytes(const struct hzp_page_table_config *config)
 {
     return (size_t)config->lines * (size_t)config->stride * sizeof(int32_t);

@@ -3,8 +3,6 @@
 
 #include "base/arena.h"
 
-#include <stdlib.h>
-
 static size_t lay_out(struct hzp_serve_space *s, char *base, const struct hzp_layout *layout,
                       enum hzp_dtype act, bool fp8, int32_t rows, int32_t logits)
 {

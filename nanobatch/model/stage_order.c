@@ -3,9 +3,6 @@
 
 #include "base/arena.h"
 
-#include <stdlib.h>
-#include <string.h>
-
 /* A task that passes on a gradient, and where its micro-batch went then. */
 struct passed {
     int32_t micro, place;

@@ -16,10 +16,6 @@
 #include "base/arena.h"
 #include "base/hash.h"
 
-#include <math.h>
-#include <stdlib.h>
-#include <string.h>
-
 struct head {
     int32_t kind, flag, docs, rows, learned, weights; /* flag: of the kind, flag_of */
     int64_t from;                                     /* GATHER; and part, unit, count */

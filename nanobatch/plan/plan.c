@@ -2,9 +2,6 @@
 #include "nanobatch/plan/plan.h"
 #include "device/philox.h"
 
-#include <stdlib.h>
-#include <string.h>
-
 const struct hzp_needs hzp_needs_none = {{-1, -1, -1, -1, -1}};
 _Static_assert(HZP_LANE_COUNT == 5, "an entry for each lane");
 

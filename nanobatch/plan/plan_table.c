@@ -3,11 +3,6 @@
 
 #include "nanobatch/plan/plan.h"
 
-#include <math.h>
-#include <stdarg.h>
-#include <stdlib.h>
-#include <string.h>
-
 void hzp_plan_table_init(struct hzp_plan_table *t)
 {
     memset(t, 0, sizeof(*t));

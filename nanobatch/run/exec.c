@@ -7,9 +7,6 @@
 #include "device/meter.h"
 #include "nanobatch/plan/plan.h"
 
-#include <stdlib.h>
-#include <string.h>
-
 /* Writes what a plan's items did to the timeline (base/timeline.h), one track a lane.
  *
  * Short items are written together, up to a millisecond of one tenant's: a step of many short ops

@@ -4,9 +4,6 @@
 #include "base/arena.h"
 #include "base/thread.h"
 
-#include <stdlib.h>
-#include <string.h>
-
 void hzp_transfers_init(struct hzp_transfers *t)
 {
     memset(t, 0, sizeof(*t));

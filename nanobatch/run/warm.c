@@ -1,9 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "nanobatch/run/warm.h"
 
-#include <stdlib.h>
-#include <string.h>
-
 static void want_logits(struct hzp_batch *b, int32_t row)
 {
     b->sample[hzp_batch_add_logits(b, row)] =

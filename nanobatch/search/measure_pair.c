@@ -3,9 +3,6 @@
 
 #include "nanobatch/run/exec.h"
 
-#include <stdlib.h>
-#include <string.h>
-
 enum {
     LIST_MAX = 64,    /* the most different items of a side; they are repeated */
     ISSUED_MAX = 900, /* most items of a side in one run: both sides fit a lane's queue */

@@ -1,9 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "nanobatch/search/pipeline.h"
 
-#include <stdlib.h>
-#include <string.h>
-
 enum { TURNS_MIN = 3, TURNS_MAX = 21 };
 
 struct hzp_plan_shape hzp_pipeline_cut(const struct hzp_plan_shape *shape)

@@ -3,9 +3,6 @@
 
 #include "nanobatch/model/update.h"
 
-#include <stdlib.h>
-#include <string.h>
-
 /* Any token will do; neighbours differ, so that the same embedding row is not read twice in a
  * row. */
 static int32_t token_at(const struct hzp_rig *rig, int32_t i)

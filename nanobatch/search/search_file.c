@@ -9,13 +9,6 @@
 #include "base/version.h"
 #include "base/json_file.h"
 
-#include <inttypes.h>
-#include <limits.h>
-#include <math.h>
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
-
 enum {
     FORMAT = 4,
     FILE_MAX = 16 << 20,

@@ -4,10 +4,6 @@
 #include "base/hash.h"
 #include "nanobatch/time/tables.h"
 
-#include <stdlib.h>
-#include <math.h>
-#include <string.h>
-
 enum { MEMOS = 4096, AGAIN_ITEMS = 24 };
 
 /* Remembers an op's predicted time: plans repeat the same few dozen ops in every layer. */

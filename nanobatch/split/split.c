@@ -6,9 +6,6 @@
 #include "nanobatch/split/throttle.h"
 #include "nanobatch/split/waits.h"
 
-#include <math.h>
-#include <string.h>
-
 enum { PART_SECONDS = 30, RECENT_STEPS = 64 };
 /* Throttled below this, training does not run beside serving. */
 static const double beside_missed_min = 0.1, beside_overdue_min = 0.05;

@@ -57,8 +57,6 @@
 #include "nanobatch/split/share.h"
 #include "nanobatch/time/time.h"
 
-#include <stdatomic.h>
-
 struct hzp_waits;
 
 struct hzp_split_config {

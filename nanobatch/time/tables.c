@@ -6,10 +6,6 @@
 #include "mesh/link.h"
 #include "nanobatch/time/rates.h"
 
-#include <math.h>
-#include <stdlib.h>
-#include <string.h>
-
 static uint8_t types_of(const struct hzp_mat *first, const struct hzp_mat *last)
 {
     return (uint8_t)(first->type + 8 * last->type);

@@ -4,8 +4,6 @@
 #include "base/err.h"
 #include "base/utf8.h"
 
-#include <stdlib.h>
-#include <string.h>
 #include <utf8proc.h>
 
 enum { PARTS = 32 }; /* a character has 18 in its decomposition at most */

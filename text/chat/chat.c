@@ -7,10 +7,6 @@
 #include "base/json_file.h"
 #include "text/chat/chat_form.h"
 
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
 enum { FILE_MAX = 32 << 20, TEMPLATE_MAX = 1 << 20 };
 
 struct hzp_chat {

@@ -5,10 +5,6 @@
 #include "base/json.h"
 #include "base/utf8.h"
 
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
 /* Texts are looked for where the one before them ended, so the whole costs little more than reading
  * the text once.  A template that writes messages in another order makes searches from the
  * beginning; together they read at most so many times the text. */

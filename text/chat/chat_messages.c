@@ -4,10 +4,6 @@
 #include "base/words.h"
 #include "text/chat/chat_form.h"
 
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
 static bool is(const json_t *string, const char *word)
 {
     const char *text = json_string_value(string);

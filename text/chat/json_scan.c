@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "text/chat/json_scan.h"
 
-#include <string.h>
-
 static bool digit(char c)
 {
     return c >= '0' && c <= '9';

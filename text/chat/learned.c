@@ -3,11 +3,6 @@
 
 #include "base/arena.h"
 
-#include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
 /* Bytes that a conversation may have tokenised in all, since each turn is tokenised with all before
  * it. */
 #define ENCODED_MAX ((size_t)64 << 20)

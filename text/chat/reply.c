@@ -4,9 +4,6 @@
 #include "base/arena.h"
 #include "base/utf8.h"
 
-#include <stdlib.h>
-#include <string.h>
-
 /* ---- rules ---- */
 
 /* Whether the text ends with the mark and blanks behind it. */

@@ -4,11 +4,7 @@
 
 #include "base/json.h"
 
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/random.h>
-#include <time.h>
 
 /* ---- calls ---- */
 

@@ -8,11 +8,6 @@
 #include "text/chat/structure_parts.h"
 #include "text/grammar/effort.h"
 
-#include <inttypes.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
 struct kept {
     char *key;
     struct hzp_grammar *grammar;

@@ -5,9 +5,6 @@
 
 #include "base/arena.h"
 
-#include <stdlib.h>
-#include <string.h>
-
 static int32_t *next_of(const struct hzp_grammar *g, int32_t state)
 {
     return g->next + state * g->classes;

@@ -5,9 +5,6 @@
 
 #include "base/arena.h"
 
-#include <stdlib.h>
-#include <string.h>
-
 /* A subset of a rule's nodes, and the state that stands for it. */
 struct subset {
     int32_t at, count; /* range of the pool, sorted */

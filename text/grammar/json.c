@@ -4,10 +4,6 @@
 #include "text/grammar/regex.h"
 #include "text/grammar/schema_parts.h"
 
-#include <stdarg.h>
-#include <stdio.h>
-#include <string.h>
-
 static int32_t new_rule(struct hzp_schema *s, const char *name)
 {
     return hzp_rules_add(s->rules, name, strlen(name));

@@ -4,9 +4,6 @@
 #include "base/arena.h"
 #include "text/grammar/automaton.h"
 
-#include <stdlib.h>
-#include <string.h>
-
 /* ---- lexicons ---- */
 
 void hzp_lexicon_create(const struct hzp_token_text *token, int32_t count, struct hzp_lexicon **ret)

@@ -4,10 +4,6 @@
 #include "base/json.h"
 #include "text/grammar/schema_parts.h"
 
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
 enum {
     EXPONENT_MAX = 1 << 30,
     PLAIN_DIGITS_MAX =

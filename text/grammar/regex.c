@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "text/grammar/regex.h"
 
-#include <string.h>
-
 struct parser {
     struct hzp_rules *rules;
     const char *text;

@@ -4,9 +4,6 @@
 #include "base/arena.h"
 #include "text/grammar/effort.h"
 
-#include <stdlib.h>
-#include <string.h>
-
 struct state {
     int16_t next[256]; /* -1: none */
     bool final;

@@ -5,9 +5,6 @@
 #include "base/hash.h"
 #include "base/utf8.h"
 
-#include <stdlib.h>
-#include <string.h>
-
 struct hzp_rules *hzp_rules_create(void)
 {
     return hzp_xcalloc(1, sizeof(struct hzp_rules));

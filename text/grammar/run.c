@@ -2,9 +2,6 @@
 #include "base/arena.h"
 #include "text/grammar/automaton.h"
 
-#include <stdlib.h>
-#include <string.h>
-
 enum {
     FRAMES_MAX = 1 << 16,
     FRAMES_TIDY = 1 << 12,

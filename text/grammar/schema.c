@@ -5,10 +5,6 @@
 #include "base/words.h"
 #include "text/grammar/schema_parts.h"
 
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
 static const char annotations[] =
     "$schema $id id $comment title description default examples example readOnly writeOnly "
     "deprecated $defs definitions contentEncoding contentMediaType contentSchema "

@@ -3,9 +3,6 @@
 #include "base/arena.h"
 #include "text/grammar/schema_parts.h"
 
-#include <stdio.h>
-#include <stdlib.h>
-
 /* What one schema says of the items. */
 struct items {
     const json_t *first; /* a list: those of the first items */

@@ -4,10 +4,6 @@
 #include "base/arena.h"
 #include "text/grammar/schema_parts.h"
 
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
 enum { ONE_OF_MAX = 256, OVERLAPS_MAX = 16 };
 
 /* One schema's keyword, and all else that the item asks for. */

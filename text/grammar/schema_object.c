@@ -3,9 +3,6 @@
 #include "base/arena.h"
 #include "text/grammar/schema_parts.h"
 
-#include <stdlib.h>
-#include <string.h>
-
 enum { PATTERNS_MAX = 16, CLASSES_MAX = 64 };
 
 struct object {

@@ -6,9 +6,6 @@
 #include "text/grammar/regex.h"
 #include "text/grammar/schema_parts.h"
 
-#include <math.h>
-#include <string.h>
-
 enum { DEPTH_MAX = 32, PATTERN_STATES_MAX = 1 << 17 };
 
 bool hzp_schema_same_value(const json_t *a, const json_t *b)

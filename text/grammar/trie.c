@@ -3,9 +3,6 @@
 
 #include "base/arena.h"
 
-#include <stdlib.h>
-#include <string.h>
-
 static int by_bytes(const void *pa, const void *pb)
 {
     const struct hzp_trie_entry *a = pa, *b = pb;

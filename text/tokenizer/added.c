@@ -5,9 +5,6 @@
 #include "base/utf8.h"
 #include "text/tokenizer/tokenizer_json.h"
 
-#include <stdlib.h>
-#include <string.h>
-
 #define WORD "[" HZP_PATTERN_WORD "]" /* what makes a neighbour part of a word */
 #define BYTES_MAX                                                                                  \
     4096 /* most bytes of one token: the walk may look that far ahead at every place */

@@ -5,9 +5,6 @@
 #include "base/err.h"
 #include "base/utf8.h"
 
-#include <stdlib.h>
-#include <string.h>
-
 #define CACHE_SLOTS  (1u << 15)
 #define CACHE_KEY    22
 #define CACHE_IDS    6

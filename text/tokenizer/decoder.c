@@ -6,9 +6,6 @@
 #include "text/tokenizer/tokenizer_json.h"
 #include "text/tokenizer/vocab.h"
 
-#include <stdlib.h>
-#include <string.h>
-
 #define STAGES_MAX 32
 #define STRIP_MAX  64
 

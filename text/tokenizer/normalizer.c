@@ -6,9 +6,6 @@
 #include "base/utf8.h"
 #include "text/tokenizer/tokenizer_json.h"
 
-#include <stdlib.h>
-#include <string.h>
-
 #define STEPS_MAX 64
 
 enum kind { PREPEND, REPLACE, FORM, LOWER, STRIP, STRIP_MARKS };

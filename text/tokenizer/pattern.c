@@ -7,9 +7,6 @@
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include <pcre2.h>
 
-#include <stdlib.h>
-#include <string.h>
-
 #define SOURCE_MAX    (64 * 1024)
 #define JIT_STACK_MAX (1024 * 1024)
 #define HEAP_KIB_MAX  (64 * 1024)

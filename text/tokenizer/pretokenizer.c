@@ -5,9 +5,6 @@
 #include "base/utf8.h"
 #include "text/tokenizer/tokenizer_json.h"
 
-#include <stdlib.h>
-#include <string.h>
-
 #define STAGES_MAX 64
 
 /* The patterns behind the named pre-tokenizers. GPT_2 is ByteLevel's own. */

@@ -3,9 +3,6 @@
 
 #include "base/arena.h"
 
-#include <stdlib.h>
-#include <string.h>
-
 /* One string and how much of it the text ends with (Knuth, Morris, Pratt). */
 struct hzp_stop_string {
     char *text;

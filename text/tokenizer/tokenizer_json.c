@@ -4,9 +4,6 @@
 #include "base/arena.h"
 #include "base/utf8.h"
 
-#include <stdio.h>
-#include <string.h>
-
 #define NESTING_MAX 8
 
 void hzp_tokjson_where(char *where, size_t size, const char *path, const char *field)

@@ -4,10 +4,6 @@
 #include "text/tokenizer/tokenizer_json.h"
 #include "text/tokenizer/tokenizer_parts.h"
 
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
 #define PATH_BYTES 4096
 
 /* Whether the post-processor or tokenizer_config.json is to say what goes around a text. */

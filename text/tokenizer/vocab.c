@@ -5,10 +5,6 @@
 #include "base/utf8.h"
 #include "text/tokenizer/tokenizer_json.h"
 
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
 #define AFFIX_MAX 64
 
 /* ByteLevel's alphabet: printable Latin-1 stands for itself, the 68 other bytes for U+0100 on. */

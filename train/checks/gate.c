@@ -3,10 +3,6 @@
 
 #include "base/arena.h"
 
-#include <math.h>
-#include <stdlib.h>
-#include <string.h>
-
 /* Losses: of each tag, and [tags] of all. */
 struct losses {
     double *sum, *weight; /* [tags + 1] */

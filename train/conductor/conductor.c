@@ -11,8 +11,6 @@
 #include "base/thread.h"
 #include "train/conductor/trainer_state.h"
 
-#include <stdio.h>
-
 /* --- The table -------------------------------------------------------------------------------- */
 
 /* What a turn has come to. */

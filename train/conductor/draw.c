@@ -3,9 +3,6 @@
 
 #include "base/arena.h"
 
-#include <math.h>
-#include <stdlib.h>
-
 enum { DRAWS_MAX = 65536 /* most samples in one update */ };
 
 void hzp_draw_init(struct hzp_draw *d)

@@ -5,10 +5,6 @@
 #include "base/log.h"
 #include "mesh/paths/paths.h"
 
-#include <math.h>
-#include <stdlib.h>
-#include <string.h>
-
 #define FLOPS   5e10
 #define RATE    125e6
 #define LATENCY 1e-3

@@ -4,9 +4,6 @@
 #include "base/arena.h"
 #include "base/thread.h"
 
-#include <math.h>
-#include <stdlib.h>
-
 /* --- Creation and destruction ----------------------------------------------------------------- */
 
 static int create_learner(struct hzp_trainer *t, struct hzp_err_text *reterr)

@@ -71,8 +71,6 @@
 #include "train/table/sample_queue.h"
 #include "weights/trials.h"
 
-#include <stdatomic.h>
-
 /* What one update did: for logs, metrics and progress bars. */
 struct hzp_update_report {
     int64_t optimizer_step;        /* from 1 */

@@ -12,9 +12,6 @@
 #include "train/learner/whole.h"
 #include "train/conductor/trainer_state.h"
 
-#include <stdlib.h>
-#include <string.h>
-
 struct hzp_group_gather {
     struct hzp_whole whole;
     struct hzp_state_source source; /* it, with each unit gathered */

@@ -9,8 +9,6 @@
 #include "nanobatch/model/update.h"
 #include "train/conductor/trainer_state.h"
 
-#include <math.h>
-
 enum { SAVE, WRITE, AUDIT };
 
 /* --- What the thread reads -------------------------------------------------------------------- */

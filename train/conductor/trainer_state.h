@@ -11,8 +11,6 @@
 #include "train/conductor/pace.h"
 #include "train/conductor/trainer.h"
 
-#include <stdatomic.h>
-
 /* The conductor's states; what each does is the table in conductor.c. */
 enum hzp_trainer_stage {
     HZP_TRAINER_IDLE,

@@ -8,9 +8,6 @@
 #include "base/thread.h"
 #include "train/conductor/trainer_state.h"
 
-#include <inttypes.h>
-#include <math.h>
-
 struct hzp_trials *hzp_trainer_trials(const struct hzp_trainer *t)
 {
     return hzp_trainer_observes(t) ? NULL : t->config.trials;

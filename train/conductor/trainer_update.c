@@ -16,10 +16,6 @@
 #include "nanobatch/model/update.h"
 #include "train/conductor/trainer_state.h"
 
-#include <math.h>
-#include <stdlib.h>
-#include <string.h>
-
 enum { FAILURES_MAX = 2 /* attempts at the same samples */ };
 
 static void set_waiting(struct hzp_trainer *t, bool swap, bool slot)

@@ -7,8 +7,6 @@
 #include "train/conductor/trainer_state.h"
 #include "train/history/trainer_suspend.h"
 
-#include <string.h>
-
 struct joining {
     struct hzp_trainer *trainer;
     struct hzp_collectives *collectives; /* with the ranks that have met again */

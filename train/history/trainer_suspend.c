@@ -6,8 +6,6 @@
 #include "nanobatch/model/update.h"
 #include "train/conductor/trainer_state.h"
 
-#include <string.h>
-
 /* --- Suspending learning ---------------------------------------------------------------------- */
 
 /* Gives up micro-batches none of whose items is in flight, and what a trainer that has stopped

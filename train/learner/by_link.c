@@ -7,11 +7,6 @@
 #include "train/learner/start_state.h"
 #include "train/state/state_file.h"
 
-#include <inttypes.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
 enum state {
     BEGIN,   /* nothing was heard yet */
     LISTEN,  /* for the next work */

@@ -4,9 +4,6 @@
 #include "base/arena.h"
 #include "base/thread.h"
 
-#include <inttypes.h>
-#include <stdlib.h>
-
 struct hzp_learner_by_step {
     struct hzp_learner *learner;
     uint64_t step; /* the newest one that has ended */

@@ -4,9 +4,6 @@
 #include "base/arena.h"
 #include "base/thread.h"
 
-#include <stdlib.h>
-#include <string.h>
-
 /* --- Creation --------------------------------------------------------------------------------- */
 
 /* Nothing is in flight. */

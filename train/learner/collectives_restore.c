@@ -4,9 +4,6 @@
 #include "base/thread.h"
 #include "train/learner/collectives_state.h"
 
-#include <inttypes.h>
-#include <string.h>
-
 size_t hzp_collectives_fill_elements(const struct hzp_collectives *x)
 {
     return hzp_layout_largest(x->config.model->layout);

@@ -5,10 +5,6 @@
 #include "nanobatch/model/ride.h"
 #include "train/learner/collectives_state.h"
 
-#include <inttypes.h>
-#include <math.h>
-#include <stdlib.h>
-
 /* --- An update -------------------------------------------------------------------------------- */
 
 /* Returns the transfer. */

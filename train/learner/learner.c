@@ -7,9 +7,6 @@
 #include "nanobatch/model/train_space_state.h"
 #include "nanobatch/run/warm.h"
 
-#include <math.h>
-#include <stdlib.h>
-
 enum { LOGITS_MIN = 32 << 20 /* elements of the logits chunk: 128 MB */ };
 
 /* --- Creation --------------------------------------------------------------------------------- */

@@ -5,8 +5,6 @@
 #include "base/thread.h"
 #include "train/learner/collectives_state.h"
 
-#include <stdlib.h>
-
 /* What a transfer waits for: that so many of this rank's tasks have ended, and a transfer, which
  * uses the same place; -1: none. */
 struct gate {

@@ -6,10 +6,6 @@
 #include "weights/model_dir.h"
 #include "weights/tensor_slice.h"
 
-#include <inttypes.h>
-#include <math.h>
-#include <stdlib.h>
-
 enum { TAG = 0x7473 }; /* marks the link's transfers */
 
 struct load {

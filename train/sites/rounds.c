@@ -3,10 +3,6 @@
 
 #include "base/arena.h"
 
-#include <math.h>
-#include <stdlib.h>
-#include <string.h>
-
 enum { OUT = 4, CONTROL_MAX = sizeof(struct hzp_site_header) + HZP_SITES_MAX * 24 };
 
 static const uint64_t hello_ns = 1000000000, quiet_ns = 15000000000u, settled_ns = 2000000000,

@@ -5,10 +5,6 @@
 #include "device/bf16.h"
 #include "device/philox.h"
 
-#include <math.h>
-#include <stdlib.h>
-#include <string.h>
-
 /* --- Parts ------------------------------------------------------------------------------------ */
 
 static int compare(const void *a, const void *b)

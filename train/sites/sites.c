@@ -5,11 +5,6 @@
 #include "base/hash.h"
 #include "base/log.h"
 
-#include <inttypes.h>
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
-
 enum { BEHIND = 8 /* messages */ };
 
 /* Whose turn it is; by the thread: READY, SOON, APPLIED, NONE; by the engine: APPLY, KEPT, LOST. */

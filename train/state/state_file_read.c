@@ -3,14 +3,6 @@
 #include "base/arena.h"
 #include "train/state/state_file_parts.h"
 
-#include <errno.h>
-#include <inttypes.h>
-#include <limits.h>
-#include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
 struct hzp_state_file {
     struct hzp_safetensors *st;
     char path[PATH_MAX];

@@ -2,12 +2,6 @@
 /* train/state/state_file_write.c - writing, from whatever source. */
 #include "train/state/state_file_parts.h"
 
-#include <inttypes.h>
-#include <limits.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
 /* --- The recipe as text ----------------------------------------------------------------------- */
 
 enum field_type { FLOAT, INT32, INT64, WORD, MOMENTS };

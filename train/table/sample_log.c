@@ -4,13 +4,6 @@
 #include "base/arena.h"
 #include "base/hash.h"
 
-#include <limits.h>
-#include <math.h>
-#include <stdarg.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
 enum {
     APPLICATION_ID = 0x485a5053, /* "HZPS": the application id that SQLite stores in the file */
     SCHEMA_VERSION = 9,

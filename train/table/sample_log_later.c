@@ -6,8 +6,6 @@
 
 #include "base/arena.h"
 
-#include <errno.h>
-#include <string.h>
 #include <sys/stat.h>
 
 /* Whether the newest failure was for lack of space. */

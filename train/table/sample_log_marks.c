@@ -4,9 +4,6 @@
 #include "base/arena.h"
 #include "train/table/sample_log_state.h"
 
-#include <stdlib.h>
-#include <string.h>
-
 static const char what[] = "changing the tables";
 
 /* --- Marks ------------------------------------------------------------------------------------ */

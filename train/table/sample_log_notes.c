@@ -2,8 +2,6 @@
 /* Notes: short texts by name, in the log's table of what it belongs to. */
 #include "train/table/sample_log_state.h"
 
-#include <string.h>
-
 /* Under lock.  1: there is a note of that name; 0: there is none. */
 static int get_note(struct hzp_sample_log *log, const char *name, char *ret, size_t size,
                     struct hzp_err_text *reterr)

@@ -2,8 +2,6 @@
 /* train/table/sample_log_sessions.c - who taught what: sessions in the log. */
 #include "train/table/sample_log_state.h"
 
-#include <string.h>
-
 static const char what[] = "noting a session";
 
 /* Forgets the session whose newest sample is the oldest, if there are too many. */

@@ -4,10 +4,6 @@
 #include "base/arena.h"
 #include "train/table/sample_log_state.h"
 
-#include <math.h>
-#include <stdlib.h>
-#include <string.h>
-
 /* Versions published but not yet journalled, at most: as many as the store keeps. */
 enum { IDS_UNSEEN = 4096 };
 

@@ -16,8 +16,6 @@
 #include "base/arena.h"
 #include "device/philox.h"
 
-#include <stdlib.h>
-
 static uint64_t mix(uint64_t x)
 {
     return hzp_mix64(x + 0x9e3779b97f4a7c15u);

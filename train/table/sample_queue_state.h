@@ -10,8 +10,6 @@
 #include "base/arena.h"
 #include "base/thread.h"
 
-#include <string.h>
-
 struct entry {
     struct hzp_sample *sample;
     int32_t left;      /* passes left */

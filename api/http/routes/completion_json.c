@@ -5,10 +5,6 @@
 #include "text/chars/textbuf.h"
 #include "base/utf8.h"
 
-#include <math.h>
-#include <stdlib.h>
-#include <string.h>
-
 struct hzp_usage hzp_completion_usage(const struct hzp_completion *c)
 {
     struct hzp_usage usage = {0};

@@ -7,10 +7,6 @@
 #include "base/json.h"
 #include "base/utf8.h"
 
-#include <errno.h>
-#include <math.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/random.h>
 
 void hzp_completion_defaults(struct hzp_completion_params *params)

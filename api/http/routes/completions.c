@@ -13,10 +13,6 @@
 #include "base/arena.h"
 #include "base/hash.h"
 
-#include <stdlib.h>
-#include <string.h>
-#include <time.h>
-
 /* Hangup thread. */
 static void client_left(void *ctx)
 {

@@ -11,9 +11,6 @@
 #include "base/json.h"
 #include "base/utf8.h"
 
-#include <stdlib.h>
-#include <string.h>
-
 enum {
     BLOCK_BYTES = 4 * 1024,
     PIECE_BYTES = 16 * 1024, /* events are made until there is so much to send */

@@ -12,9 +12,6 @@
 #include "base/arena.h"
 #include "base/thread.h"
 
-#include <math.h>
-#include <string.h>
-
 /* How long wait=served waits for what the lesson changed; how long a lesson waits to be accepted
  * for the answers that it is compared with, where they are not known yet. */
 static const uint64_t effect_wait_ns = 2000000000u, effect_prepare_ns = 500000000u;

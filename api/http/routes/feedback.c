@@ -6,10 +6,6 @@
 #include "base/hash.h"
 #include "base/thread.h"
 
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
 enum { ID_BYTES = HZP_REQUEST_ID_MAX + 16 };
 
 struct noted {

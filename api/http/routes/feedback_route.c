@@ -15,10 +15,6 @@
 #include "api/http/wire/fields.h"
 #include "base/arena.h"
 
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
 /* A copy of the receipt of the answer that the field names. */
 static int find(struct hzp_exchange *x, const char *field, struct hzp_sample **ret,
                 int32_t *ret_prompt, struct hzp_err_text *reterr)

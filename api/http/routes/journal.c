@@ -4,14 +4,6 @@
 #include "base/hash.h"
 #include "base/thread.h"
 
-#include <ctype.h>
-#include <errno.h>
-#include <inttypes.h>
-#include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
 static const char resume_header[] = "x-hzpserve-resume";
 
 /* Reads a header's number of seconds.  False: it is none. */

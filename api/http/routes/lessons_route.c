@@ -16,10 +16,6 @@
 #include "api/learn/lessons.h"
 #include "base/arena.h"
 
-#include <inttypes.h>
-#include <stdlib.h>
-#include <string.h>
-
 enum {
     LIMIT_MAX = 100,    /* as the table of fields has it */
     TEXTS_MAX = 64,     /* examples shown for a lesson */

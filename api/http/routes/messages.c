@@ -5,8 +5,6 @@
 #include "base/json.h"
 #include "base/words.h"
 
-#include <string.h>
-
 /* ---- requests ---- */
 
 /* HZP_ENOMEM. */

@@ -15,13 +15,7 @@
 #include "nanobatch/split/split.h"
 
 #include <dirent.h>
-#include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/resource.h>
-#include <time.h>
-#include <unistd.h>
 
 /* A histogram of what was counted in classes; the last one has no upper bound. */
 static void classes(struct hzp_page *p, const char *name, const uint64_t *seen, const double *bound,

@@ -7,8 +7,6 @@
 
 #include "api/http/routes/metrics_state.h"
 
-#include <stdio.h>
-
 struct hzp_page {
     FILE *out;
     char labels[192]; /* model_name="...",engine="0" */

@@ -5,10 +5,6 @@
 #include "base/version.h"
 #include "base/json_file.h"
 
-#include <limits.h>
-#include <stdio.h>
-#include <string.h>
-
 enum { GENERATION_BYTES_MAX = 1 << 20 };
 
 /* How the model's authors draw its tokens: what of its generation_config.json requests have fields

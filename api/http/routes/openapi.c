@@ -5,8 +5,6 @@
 #include "api/http/routes/routes.h"
 #include "base/version.h"
 
-#include <string.h>
-
 static json_t *bound_json(const struct hzp_field *field, double bound)
 {
     if (field->kind != HZP_FIELD_INT)

@@ -5,8 +5,6 @@
 #include "base/log.h"
 #include "mesh/launch/life.h"
 
-#include <stdlib.h>
-
 void hzp_operator_keep(struct hzp_engine *engine)
 {
     struct hzp_front_rank is;

@@ -13,11 +13,6 @@
 #include "base/thread.h"
 #include "nanobatch/split/split.h"
 
-#include <math.h>
-#include <stdlib.h>
-#include <string.h>
-#include <time.h>
-
 enum { BOUND_WAIT_MS = 1000 };
 
 /* ---- GET ---- */

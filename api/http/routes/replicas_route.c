@@ -10,9 +10,6 @@
 #include "base/arena.h"
 #include "mesh/launch/life.h"
 
-#include <stdlib.h>
-#include <string.h>
-
 static json_t *rank_json(int rank, const struct hzp_front_rank *is)
 {
     json_t *json = json_pack("{s:i, s:b, s:b, s:i, s:I, s:I}", "rank", rank, "up", is->up,

@@ -17,9 +17,6 @@
 #include "api/http/wire/fields.h"
 #include "base/arena.h"
 
-#include <stdlib.h>
-#include <string.h>
-
 /* ---- paths ---- */
 
 /* A tail "A/B" or "A/B/C"; absent parts are "". */

@@ -6,8 +6,6 @@
 #include "base/json.h"
 #include "base/words.h"
 
-#include <string.h>
-
 /* ---- requests ---- */
 
 /* The content of a message: a string, or parts of text, which become a chat's parts. */

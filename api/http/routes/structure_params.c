@@ -5,10 +5,6 @@
 #include "base/arena.h"
 #include "base/json.h"
 
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
 enum { BAD_WORDS_MAX = 256, WORD_MAX = 1 << 14 /* bytes */ };
 
 void hzp_structure_params_fini(struct hzp_completion_params *params)

@@ -4,9 +4,6 @@
 #include "base/arena.h"
 #include "text/chat/structure.h"
 
-#include <stdlib.h>
-#include <string.h>
-
 struct wait {
     struct hzp_exchange *x;
     struct hzp_completion_params params; /* owned */

@@ -5,12 +5,6 @@
 #include "base/hash.h"
 #include "base/thread.h"
 
-#include <errno.h>
-#include <inttypes.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
 struct session {
     uint64_t hash;
     uint64_t used; /* the table's clock; 0: free */

@@ -9,10 +9,6 @@
 #include "base/json.h"
 #include "base/json_file.h"
 
-#include <stdarg.h>
-#include <stdlib.h>
-#include <string.h>
-
 enum {
     INFO_BYTES_MAX = 16 << 20,
     WORK_TIMES = 16, /* bytes of memory per byte of text: pieces, and as many tokens at most */

@@ -21,11 +21,6 @@
 #include "api/learn/audit.h"
 #include "base/arena.h"
 
-#include <inttypes.h>
-#include <math.h>
-#include <stdlib.h>
-#include <string.h>
-
 /* ---- a version as JSON ---- */
 
 int hzp_places_read(const struct hzp_engine *engine, struct hzp_places *ret,

@@ -4,9 +4,6 @@
 #include "base/arena.h"
 #include "base/chars.h"
 
-#include <stdatomic.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/socket.h>
 
 enum part {

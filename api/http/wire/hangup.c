@@ -4,11 +4,8 @@
 #include "base/arena.h"
 #include "base/thread.h"
 
-#include <errno.h>
-#include <stdlib.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
-#include <unistd.h>
 
 struct watch {
     void (*left)(void *ctx);

@@ -7,15 +7,9 @@
 #include "base/arena.h"
 #include "base/log.h"
 
-#include <ctype.h>
-#include <errno.h>
 #include <sched.h>
-#include <stdlib.h>
-#include <string.h>
 #include <strings.h>
 #include <sys/socket.h>
-#include <time.h>
-#include <unistd.h>
 
 enum {
     STACK_BYTES = 256 << 10,

@@ -43,7 +43,6 @@
 
 #include "base/json.h"
 #include <microhttpd.h>
-#include <stdatomic.h>
 
 enum { HZP_SERVER_LANES = 3 };
 

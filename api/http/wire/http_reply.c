@@ -5,10 +5,6 @@
 #include "base/json.h"
 #include "base/log.h"
 
-#include <stdarg.h>
-#include <stdlib.h>
-#include <string.h>
-
 /* The only table from our error codes to HTTP status codes. */
 int hzp_http_status(int code)
 {

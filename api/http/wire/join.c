@@ -3,8 +3,6 @@
 
 #include "base/base.h"
 
-#include <math.h>
-
 static const double OF_PROCESSORS = 0.05, OF_THREADS = 0.5;
 
 static double half_new(double old, double new)

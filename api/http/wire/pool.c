@@ -4,8 +4,6 @@
 #include "base/arena.h"
 #include "base/thread.h"
 
-#include <stdlib.h>
-
 struct hzp_pool {
     struct hzp_lock lock;
     pthread_cond_t cond;
