@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "device/account.h"
 
-#include "base/arena.h"
 #include "base/thread.h"
 
 /* Some dozens: memory is allocated in few, large pieces. */

@@ -10,7 +10,6 @@
 #include "device/account.h"
 #include "device/backend.h"
 
-#include "base/arena.h"
 #include "base/log.h"
 #include "base/thread.h"
 

@@ -20,7 +20,6 @@
  */
 #include <sys/mman.h>
 
-#include "base/arena.h"
 #include "device/backend.h"
 #include "device/philox.h"
 #include "device/sim.h"

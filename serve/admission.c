@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "serve/admission.h"
 
-#include "base/arena.h"
 #include "base/err.h"
 #include "base/thread.h"
 

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "serve/kvpool.h"
 
-#include "base/arena.h"
 #include "base/thread.h"
 
 struct hzp_kvpool {

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "serve/prefix.h"
 
-#include "base/arena.h"
 #include "base/thread.h"
 #include "serve/request.h"
 

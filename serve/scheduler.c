@@ -2,7 +2,6 @@
 /* serve/scheduler.c - creates and destroys the scheduler, accepts submitted requests from any
  * thread, and implements the loop's source: steps are filled in queue.c and fill.c, results are
  * handed on in results.c. */
-#include "base/arena.h"
 #include "base/ring.h"
 #include "base/thread.h"
 #include "nanobatch/source.h"

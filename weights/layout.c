@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "weights/layout.h"
 
-#include "base/arena.h"
 #include "device/q8.h"
 #include "weights/families.h"
 

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "weights/model_dir.h"
 
-#include "base/arena.h"
 #include "weights/families.h"
 #include "weights/wrapper.h"
 #include "base/json_file.h"

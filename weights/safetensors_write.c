@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "weights/safetensors.h"
 
-#include "base/arena.h"
 #include "base/file.h"
 #include "base/json.h"
 

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "weights/trials.h"
 
-#include "base/arena.h"
 #include "device/philox.h"
 
 struct hzp_trials {

@@ -3,7 +3,6 @@
  * prompt - is read from standard input, to its end. */
 #include "api/cli/commands.h"
 #include "api/http/routes/completion.h"
-#include "base/arena.h"
 
 #include <signal.h>
 

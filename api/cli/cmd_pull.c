@@ -13,7 +13,6 @@
 #include "api/learn/checkpoint.h"
 #include "api/learn/fingerprint.h"
 #include "api/learn/upload.h"
-#include "base/arena.h"
 #include "base/file.h"
 #include "base/hash.h"
 #include "weights/layout.h"

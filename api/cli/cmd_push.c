@@ -7,7 +7,6 @@
 #include "api/cli/commands.h"
 #include "api/cli/transfer.h"
 #include "api/learn/manifest.h"
-#include "base/arena.h"
 #include "base/json_file.h"
 #include "weights/layout.h"
 #include "weights/model_dir.h"

@@ -11,7 +11,6 @@
 #include "api/engine/assembly.h"
 #include "api/engine/group.h"
 #include "api/engine/exclusions.h"
-#include "base/arena.h"
 #include "base/thread.h"
 #include "nanobatch/search/measure.h"
 #include "nanobatch/search/pipeline.h"

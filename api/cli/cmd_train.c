@@ -19,7 +19,6 @@
 #include "api/learn/checkpoint.h"
 #include "api/learn/examples.h"
 #include "api/learn/train_log.h"
-#include "base/arena.h"
 #include "base/file.h"
 #include "base/hash.h"
 #include "base/log.h"

@@ -6,7 +6,6 @@
 #include "api/cli/option_table.h"
 #include "api/cli/plan_paths.h"
 #include "api/client/http_client.h"
-#include "base/arena.h"
 #include "base/decimal.h"
 #include "base/file.h"
 

@@ -3,7 +3,6 @@
 
 #include "api/learn/examples.h"
 #include "api/learn/lessons.h"
-#include "base/arena.h"
 #include "base/log.h"
 #include "base/thread.h"
 

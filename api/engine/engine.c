@@ -5,7 +5,6 @@
 #include "api/engine/group.h"
 #include "api/engine/exclusions.h"
 #include "api/learn/fingerprint.h"
-#include "base/arena.h"
 #include "base/log.h"
 #include "base/thread.h"
 

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "api/engine/rank_link.h"
 
-#include "base/arena.h"
 #include "base/log.h"
 #include "device/device.h"
 #include "mesh/launch/launch.h"

@@ -2,7 +2,6 @@
 #include "api/engine/rejoin.h"
 
 #include "api/engine/shards.h"
-#include "base/arena.h"
 #include "base/log.h"
 #include "base/thread.h"
 #include "train/history/trainer_rejoin.h"

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "api/front/dispatch.h"
 
-#include "base/arena.h"
 #include "device/philox.h"
 
 enum {

@@ -2,7 +2,6 @@
 /* api/front/front.c - requests: where each is computed, and how it ends. */
 #include "api/front/front_state.h"
 
-#include "base/arena.h"
 #include "base/log.h"
 
 /* An id is a serial number and the index of the request. */

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "api/front/message.h"
 
-#include "base/arena.h"
 #include "nanobatch/model/path.h"
 
 static const char magic[8] = "hzprep2";

@@ -8,7 +8,6 @@
 #include "api/http/routes/operator.h"
 #include "api/http/routes/taught.h"
 #include "api/learn/fingerprint.h"
-#include "base/arena.h"
 #include "base/log.h"
 
 #define COMPLETE   HZP_RIGHT_COMPLETE

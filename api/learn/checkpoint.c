@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "api/learn/checkpoint.h"
 
-#include "base/arena.h"
 #include "base/file.h"
 #include "weights/model_dir.h"
 #include "weights/safetensors.h"

@@ -2,7 +2,6 @@
 /* api/learn/examples_body.c - bodies of examples, whole or in pieces: parsed, and accepted. */
 #include "api/learn/csv.h"
 #include "api/learn/examples_parts.h"
-#include "base/arena.h"
 #include "base/chars.h"
 #include "base/err.h"
 #include "base/hash.h"

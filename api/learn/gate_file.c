@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "api/learn/gate_file.h"
 
-#include "base/arena.h"
 #include "base/decimal.h"
 #include "base/file.h"
 #include "base/json.h"

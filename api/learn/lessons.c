@@ -3,7 +3,6 @@
 
 #include "api/learn/examples.h"
 #include "api/learn/state_private.h"
-#include "base/arena.h"
 #include "base/log.h"
 
 enum { PAGE = 64 };

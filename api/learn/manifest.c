@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "api/learn/manifest.h"
 
-#include "base/arena.h"
 #include "base/file.h"
 #include "base/hash.h"
 #include "base/json.h"

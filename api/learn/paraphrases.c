@@ -5,7 +5,6 @@
  * Each is read as an example of its own, with it in the place of the prompt, or of the user's last
  * message before the answer, and with the same answer: so its tokens are those of a request. */
 #include "api/learn/examples_parts.h"
-#include "base/arena.h"
 
 static const char field[] = "paraphrases";
 

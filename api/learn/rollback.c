@@ -22,7 +22,6 @@
  * what the next start, or the next meeting of the ranks (rejoin.c), goes on from. */
 #include "api/learn/checkpoint.h"
 #include "api/learn/state_private.h"
-#include "base/arena.h"
 #include "train/history/trainer_suspend.h"
 #include "weights/model_dir.h"
 

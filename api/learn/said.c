@@ -7,7 +7,6 @@
  * Thread: any but the engine's (one lock inside), because it reads the log. */
 #include "api/learn/lessons.h"
 #include "api/learn/state_private.h"
-#include "base/arena.h"
 #include "base/hash.h"
 
 enum { PLACES = 16384, TOLD = 10, PIECE = 256, SHOWN_TOKENS = 24 };

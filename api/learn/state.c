@@ -3,7 +3,6 @@
 #include "api/learn/checkpoint.h"
 #include "api/learn/fingerprint.h"
 #include "api/learn/state_private.h"
-#include "base/arena.h"
 #include "base/file.h"
 #include "base/hash.h"
 #include "base/log.h"

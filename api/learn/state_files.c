@@ -5,7 +5,6 @@
 #include "api/learn/fingerprint.h"
 #include "api/learn/outlook.h"
 #include "api/learn/state_private.h"
-#include "base/arena.h"
 #include "base/file.h"
 #include "base/log.h"
 #include "train/history/trainer_suspend.h"

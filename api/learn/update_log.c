@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "api/learn/update_log.h"
 
-#include "base/arena.h"
 #include "base/log.h"
 #include "base/thread.h"
 

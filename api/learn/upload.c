@@ -2,7 +2,6 @@
 #include "api/learn/upload.h"
 
 #include "api/learn/checkpoint.h"
-#include "base/arena.h"
 #include "base/file.h"
 #include "base/thread.h"
 #include "weights/model_dir.h"

@@ -3,7 +3,6 @@
 
 #include "api/learn/checkpoint.h"
 #include "api/learn/state_private.h"
-#include "base/arena.h"
 #include "base/file.h"
 #include "base/log.h"
 #include "base/words.h"

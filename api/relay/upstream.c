@@ -2,7 +2,6 @@
 /* api/relay/upstream.c - the thread that owns the connections to rank 0, one for each request. */
 #include "api/relay/relay_state.h"
 
-#include "base/arena.h"
 #include "base/log.h"
 #include "base/thread.h"
 

@@ -3,7 +3,6 @@
  * samples of updates, and waits until they are learned.  It looks every few milliseconds, and holds
  * the lock while it looks. */
 #include "api/rollout/rollouts_state.h"
-#include "base/arena.h"
 #include "base/log.h"
 #include "text/tokenizer/tokenizer.h"
 

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The answers of the job that runs, as rows that clients take and whose columns they write. */
 #include "api/rollout/rollouts_state.h"
-#include "base/arena.h"
 #include "base/words.h"
 #include "text/tokenizer/tokenizer.h"
 

@@ -4,7 +4,6 @@
 #include <fcntl.h>
 #include <sys/stat.h>
 
-#include "base/arena.h"
 #include "base/cache.h"
 #include "base/hash.h"
 #include "base/log.h"

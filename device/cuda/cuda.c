@@ -2,7 +2,6 @@
 /* device/cuda/cuda.c - the CUDA device: memory, lanes, fences. */
 #include "device/cuda/cuda.h"
 
-#include "base/arena.h"
 #include "base/log.h"
 #include "base/thread.h"
 #include "device/about.h"

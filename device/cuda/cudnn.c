@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "device/cuda/cudnn.h"
 
-#include "base/arena.h"
 #include "base/log.h"
 #include "device/bf16.h"
 #include "device/cuda/algos.h"

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* device/ref/dense.c - embed, rmsnorm, matmul, project, quantize, codes, rope, swiglu, gather,
  * cast, fill, noise. */
-#include "base/arena.h"
 #include "device/philox.h"
 #include "device/ref/ref.h"
 

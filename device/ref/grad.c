@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* device/ref/grad.c - the loss and the backward ops, except attention's. */
-#include "base/arena.h"
 #include "device/objective.h"
 #include "device/ref/ref.h"
 

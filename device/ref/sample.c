@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* device/ref/sample.c - samples one token per row from logits, and the reported
  * log-probabilities. */
-#include "base/arena.h"
 #include "device/philox.h"
 #include "device/ref/ref.h"
 

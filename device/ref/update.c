@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* device/ref/update.c - the optimizer's update and the audit before publication. */
-#include "base/arena.h"
 #include "device/philox.h"
 #include "device/q8.h"
 #include "device/ref/ref.h"

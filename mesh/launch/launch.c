@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "mesh/launch/launch.h"
 
-#include "base/arena.h"
 #include "mesh/launch/life.h"
 #include "mesh/link.h"
 

@@ -4,7 +4,6 @@
 #include "mesh/launch/life.h"
 #include "mesh/launch/rendezvous.h"
 
-#include "base/arena.h"
 #include "base/log.h"
 #include "base/thread.h"
 

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "mesh/launch/ranks.h"
 
-#include "base/arena.h"
 #include "base/log.h"
 #include "base/thread.h"
 #include "base/timeline.h"

@@ -18,7 +18,6 @@
  */
 #include "mesh/link/worker.h"
 
-#include "base/arena.h"
 #include "mesh/link/sparse.h"
 
 #include <mpi.h>

@@ -18,7 +18,6 @@
  */
 #include "mesh/link/backend.h"
 
-#include "base/arena.h"
 #include "base/log.h"
 #include "device/philox.h"
 

@@ -27,8 +27,6 @@
  */
 #include "mesh/link/zmq_link.h"
 
-#include "base/arena.h"
-
 #include <sys/eventfd.h>
 #include <sys/random.h>
 

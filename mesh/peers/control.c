@@ -2,7 +2,6 @@
 /* mesh/peers/control.c - the control messages: the meeting. */
 #include "mesh/peers/control_state.h"
 
-#include "base/arena.h"
 #include "base/log.h"
 #include "base/thread.h"
 

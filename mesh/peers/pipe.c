@@ -3,8 +3,6 @@
  * With a key rank 0 accepts no other (ZAP). */
 #include "mesh/peers/pipe.h"
 
-#include "base/arena.h"
-
 #include <poll.h>
 #include <sys/eventfd.h>
 #include <zmq.h>

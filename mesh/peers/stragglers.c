@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "mesh/peers/stragglers.h"
 
-#include "base/arena.h"
-
 struct hzp_stragglers_seen {
     struct {
         float rate[HZP_STRAGGLER_WINDOW];

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "nanobatch/model/model.h"
 
-#include "base/arena.h"
 #include "mesh/link.h"
 
 int hzp_model_create(struct hzp_device *dev, struct hzp_weights *weights, int32_t positions,

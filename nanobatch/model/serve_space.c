@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "nanobatch/model/serve_space.h"
 
-#include "base/arena.h"
-
 static size_t lay_out(struct hzp_serve_space *s, char *base, const struct hzp_layout *layout,
                       enum hzp_dtype act, bool fp8, int32_t rows, int32_t logits)
 {

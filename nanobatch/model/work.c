@@ -13,7 +13,6 @@
  */
 #include "nanobatch/model/work.h"
 
-#include "base/arena.h"
 #include "base/hash.h"
 
 struct head {

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "nanobatch/run/transfers.h"
 
-#include "base/arena.h"
 #include "base/thread.h"
 
 void hzp_transfers_init(struct hzp_transfers *t)

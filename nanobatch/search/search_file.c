@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "nanobatch/search/search_file.h"
 
-#include "base/arena.h"
 #include "base/cache.h"
 #include "base/file.h"
 #include "base/hash.h"

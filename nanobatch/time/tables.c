@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "nanobatch/time/tables.h"
 
-#include "base/arena.h"
 #include "device/operand.h"
 #include "mesh/link.h"
 #include "nanobatch/time/rates.h"

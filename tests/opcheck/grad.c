@@ -14,7 +14,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/arena.h"
 #include "tests/opcheck/opcheck.h"
 
 #define STEP 0x1p-5f

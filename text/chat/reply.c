@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "text/chat/reply_parts.h"
 
-#include "base/arena.h"
 #include "base/utf8.h"
 
 /* ---- rules ---- */

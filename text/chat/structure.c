@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "text/chat/structure.h"
 
-#include "base/arena.h"
 #include "base/hash.h"
 #include "base/json.h"
 #include "base/thread.h"

@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "text/grammar/gbnf.h"
 
-#include "base/arena.h"
-
 struct name {
     const char *text;
     size_t bytes;

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "text/grammar/regular.h"
 
-#include "base/arena.h"
 #include "text/grammar/effort.h"
 
 struct state {

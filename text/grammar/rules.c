@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "text/grammar/rules.h"
 
-#include "base/arena.h"
 #include "base/hash.h"
 #include "base/utf8.h"
 

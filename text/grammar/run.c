@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "base/arena.h"
 #include "text/grammar/automaton.h"
 
 enum {

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* text/grammar/schema_array.c - arrays of a schema. */
-#include "base/arena.h"
 #include "text/grammar/schema_parts.h"
 
 /* What one schema says of the items. */

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "text/tokenizer/decoder.h"
 
-#include "base/arena.h"
 #include "base/chars.h"
 #include "text/tokenizer/tokenizer_json.h"
 #include "text/tokenizer/vocab.h"

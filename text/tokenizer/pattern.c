@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "text/tokenizer/pattern.h"
 
-#include "base/arena.h"
 #include "base/utf8.h"
 
 #define PCRE2_CODE_UNIT_WIDTH 8

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "text/tokenizer/pretokenizer.h"
 
-#include "base/arena.h"
 #include "base/utf8.h"
 #include "text/tokenizer/tokenizer_json.h"
 

@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "base/arena.h"
 #include "base/json_file.h"
 #include "text/tokenizer/tokenizer_json.h"
 #include "text/tokenizer/tokenizer_parts.h"

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "train/conductor/stage_paths.h"
 
-#include "base/arena.h"
 #include "base/log.h"
 #include "mesh/paths/paths.h"
 

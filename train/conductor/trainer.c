@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "train/conductor/trainer_state.h"
 
-#include "base/arena.h"
 #include "base/thread.h"
 
 /* --- Creation and destruction ----------------------------------------------------------------- */

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "train/history/snapshot.h"
 
-#include "base/arena.h"
 #include "train/conductor/trainer_state.h"
 
 size_t hzp_snapshot_bytes(const struct hzp_layout *layout, enum hzp_dtype type,

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "train/learner/by_link.h"
 
-#include "base/arena.h"
 #include "base/log.h"
 #include "base/thread.h"
 #include "train/learner/start_state.h"

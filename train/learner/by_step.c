@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "train/learner/by_step.h"
 
-#include "base/arena.h"
 #include "base/thread.h"
 
 struct hzp_learner_by_step {

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "train/learner/learner.h"
 
-#include "base/arena.h"
 #include "base/thread.h"
 #include "base/timeline.h"
 #include "nanobatch/model/train_space_state.h"

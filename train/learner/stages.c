@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "train/learner/stages.h"
 
-#include "base/arena.h"
 #include "base/thread.h"
 #include "train/learner/collectives_state.h"
 

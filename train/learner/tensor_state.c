@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "train/learner/tensor_state.h"
 
-#include "base/arena.h"
 #include "train/learner/whole.h"
 #include "weights/model_dir.h"
 #include "weights/tensor_slice.h"

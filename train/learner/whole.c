@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "train/learner/whole.h"
 
-#include "base/arena.h"
 #include "weights/tensor_slice.h"
 
 int hzp_whole_open(struct hzp_whole *ret, const struct hzp_model_config *config, int32_t ranks,

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "train/sites/sites.h"
 
-#include "base/arena.h"
 #include "base/hash.h"
 #include "base/log.h"
 

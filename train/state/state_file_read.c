@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* train/state/state_file_read.c - opening, checking and reading. */
-#include "base/arena.h"
 #include "train/state/state_file_parts.h"
 
 struct hzp_state_file {

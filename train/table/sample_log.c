@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "train/table/sample_log_state.h"
 
-#include "base/arena.h"
 #include "base/hash.h"
 
 enum {

@@ -7,7 +7,6 @@
 
 #include "train/table/sample_queue.h"
 
-#include "base/arena.h"
 #include "base/thread.h"
 
 struct entry {

@@ -3,7 +3,6 @@
 
 #include "api/http/routes/field_table.h"
 #include "api/http/wire/fields.h"
-#include "base/arena.h"
 #include "base/json.h"
 #include "base/utf8.h"
 

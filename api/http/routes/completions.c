@@ -10,7 +10,6 @@
 #include "api/http/routes/routes.h"
 #include "api/http/routes/structure_wait.h"
 #include "api/http/wire/fields.h"
-#include "base/arena.h"
 #include "base/hash.h"
 
 /* Hangup thread. */

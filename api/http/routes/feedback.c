@@ -2,7 +2,6 @@
 #include "api/http/routes/feedback.h"
 
 #include "api/http/wire/request_log.h"
-#include "base/arena.h"
 #include "base/hash.h"
 #include "base/thread.h"
 

@@ -13,7 +13,6 @@
 #include "api/http/routes/taught.h"
 #include "api/http/wire/auth.h"
 #include "api/http/wire/fields.h"
-#include "base/arena.h"
 
 /* A copy of the receipt of the answer that the field names. */
 static int find(struct hzp_exchange *x, const char *field, struct hzp_sample **ret,

@@ -3,7 +3,6 @@
 
 #include "api/http/routes/completion.h"
 #include "api/http/routes/metrics_state.h"
-#include "base/arena.h"
 #include "base/words.h"
 
 const double hzp_ttft_bounds[] = {.001, .005, .01, .02, .04, .06, .08, .1, .25, .5,  .75,

@@ -7,7 +7,6 @@
 #include "api/http/routes/replicas_route.h"
 #include "api/http/routes/routes.h"
 #include "api/learn/outlook.h"
-#include "base/arena.h"
 #include "base/file.h"
 #include "base/thread.h"
 #include "device/fallback.h"

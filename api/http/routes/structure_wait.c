@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "api/http/routes/structure_wait.h"
 
-#include "base/arena.h"
 #include "text/chat/structure.h"
 
 struct wait {

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "api/http/routes/taught.h"
 
-#include "base/arena.h"
 #include "base/hash.h"
 #include "base/thread.h"
 

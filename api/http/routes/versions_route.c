@@ -19,7 +19,6 @@
 
 #include "api/http/wire/fields.h"
 #include "api/learn/audit.h"
-#include "base/arena.h"
 
 /* ---- a version as JSON ---- */
 

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "api/http/wire/auth.h"
 
-#include "base/arena.h"
 #include "base/file.h"
 #include "base/thread.h"
 

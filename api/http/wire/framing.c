@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "api/http/wire/framing.h"
 
-#include "base/arena.h"
 #include "base/chars.h"
 
 #include <sys/socket.h>

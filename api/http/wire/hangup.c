@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "api/http/wire/hangup.h"
 
-#include "base/arena.h"
 #include "base/thread.h"
 
 #include <sys/epoll.h>

@@ -4,7 +4,6 @@
 #include "api/http/wire/framing.h"
 #include "api/http/wire/gzip.h"
 #include "api/http/wire/target.h"
-#include "base/arena.h"
 #include "base/log.h"
 
 #include <sched.h>

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "api/http/wire/notify.h"
 
-#include "base/arena.h"
 #include "base/thread.h"
 
 static const uint64_t POLL_NS = 5000000;
