@@ -6,7 +6,6 @@
 
 #include "base/cache.h"
 #include "base/log.h"
-#include "base/thread.h"
 #include "device/backend.h"
 
 /* Cases counted within this time are written together. */

@@ -16,7 +16,6 @@
  */
 #pragma once
 
-#include "base/base.h"
 #include "device/bf16.h"
 
 enum { HZP_Q8_BLOCK = 256 };

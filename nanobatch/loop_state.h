@@ -7,12 +7,10 @@
  */
 #pragma once
 
-#include "base/thread.h"
 #include "base/timeline.h"
 #include "nanobatch/loop.h"
 #include "nanobatch/model/ride.h"
 #include "nanobatch/model/step.h"
-#include "nanobatch/run/exec.h"
 #include "nanobatch/split/split.h"
 
 struct hzp_loop_counters {

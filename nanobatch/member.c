@@ -3,7 +3,6 @@
 
 #include "base/log.h"
 #include "base/thread.h"
-#include "nanobatch/plan/plan.h"
 #include "nanobatch/run/warm.h"
 
 /* How long the host rests between two looks whether a record has come or a step has ended. */

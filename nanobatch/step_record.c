@@ -16,7 +16,6 @@
 #include "nanobatch/step_record.h"
 
 #include "device/philox.h"
-#include "nanobatch/plan/plan.h"
 
 static const char magic[8] = "hzpstep";
 static const uint64_t order_mark = 0x0102030405060708u;

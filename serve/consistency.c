@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "serve/consistency.h"
 
-#include "base/err.h"
 #include "base/thread.h"
 
 static const char *const mode_name[] = {"continue", "abort", "recompute", "pinned"};

@@ -3,7 +3,6 @@
  * budget decides (budget.h), the oldest prompt first.
  *
  * Thread: engine. */
-#include "base/thread.h"
 #include "serve/fill.h"
 
 /* After a swap, sequences that compute their rows again in one step, so that it leaves room for the

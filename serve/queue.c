@@ -4,8 +4,6 @@
  *
  * Thread: engine. */
 #include "base/ring.h"
-#include "base/thread.h"
-#include "nanobatch/source.h"
 #include "serve/scheduler_state.h"
 
 /* While no sequence ends, the prediction for the running sequences changes little from step to

@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "serve/request.h"
 
-#include "base/err.h"
-
 #include <sched.h>
 
 /* Callocs n * m elements into *ret; n and m are not negative.  A size of 0 is not a failure. */

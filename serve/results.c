@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* serve/results.c - takes over a step's results for one sequence. */
-#include "base/thread.h"
 #include "serve/scheduler_state.h"
 
 /* Rounding may lift a log-probability a little above 0. */

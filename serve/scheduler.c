@@ -3,8 +3,6 @@
  * thread, and implements the loop's source: steps are filled in queue.c and fill.c, results are
  * handed on in results.c. */
 #include "base/ring.h"
-#include "base/thread.h"
-#include "nanobatch/source.h"
 #include "serve/scheduler_state.h"
 
 static bool offer(struct hzp_source *source, const struct hzp_step *step, struct hzp_room *room,

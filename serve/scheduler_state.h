@@ -6,10 +6,7 @@
  */
 #pragma once
 
-#include "base/thread.h"
-#include "serve/budget.h"
 #include "serve/depth.h"
-#include "serve/prefix.h"
 #include "serve/scheduler.h"
 
 struct hzp_ring;

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "serve/tier.h"
 
-#include "base/err.h"
 #include "base/log.h"
 #include "base/ring.h"
 #include "base/thread.h"

@@ -2,7 +2,6 @@
 #include "weights/config.h"
 
 #include "weights/config_read.h"
-#include "weights/families.h"
 #include "weights/wrapper.h"
 #include "base/json_file.h"
 

@@ -3,7 +3,6 @@
 
 #include "base/file.h"
 #include "base/json_file.h"
-#include "weights/safetensors.h"
 #include "weights/wrapper.h"
 
 #include <sys/stat.h>

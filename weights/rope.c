@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "weights/config.h"
 #include "weights/config_read.h"
-#include "base/json.h"
 
 /* An object that the arithmetic reads has no member without an effect on it. */
 static int check_rope_keys(const struct hzp_config_source *src, const struct hzp_family *family,

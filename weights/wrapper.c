@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "weights/wrapper.h"
 
-#include "base/base.h"
 #include "weights/families.h"
 
 /* Wrappers, and what their class makes of a text_config that leaves the numbers out, as Gemma 3's

@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "api/cli/bundled.h"
 
-#include "base/base.h"
-
 #include <sys/stat.h>
 
 bool hzp_bundled_model(char *ret_dir, size_t size)

@@ -4,7 +4,6 @@
 #include "api/client/http_client.h"
 #include "api/cli/commands.h"
 #include "api/cli/line.h"
-#include "text/chars/textbuf.h"
 
 #include <signal.h>
 #include <sys/wait.h>

@@ -8,7 +8,6 @@
 #include "api/cli/commands.h"
 #include "api/cli/plan_paths.h"
 #include "api/engine/assembly.h"
-#include "nanobatch/run/exec.h"
 
 /* The default position of decode rows. */
 enum { DEPTH = 512 };

@@ -11,11 +11,9 @@
 #include "api/cli/commands.h"
 #include "api/cli/transfer.h"
 #include "api/learn/checkpoint.h"
-#include "api/learn/fingerprint.h"
 #include "api/learn/upload.h"
 #include "base/file.h"
 #include "base/hash.h"
-#include "weights/layout.h"
 #include "weights/model_dir.h"
 
 #include <fcntl.h>

@@ -8,7 +8,6 @@
 #include "api/cli/transfer.h"
 #include "api/learn/manifest.h"
 #include "base/json_file.h"
-#include "weights/layout.h"
 #include "weights/model_dir.h"
 
 enum { PULLED_BYTES_MAX = 1 << 20 };

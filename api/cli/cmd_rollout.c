@@ -16,9 +16,7 @@
 #include "api/cli/commands.h"
 #include "api/cli/signals.h"
 #include "api/cli/transfer.h"
-#include "base/base.h"
 #include "base/file.h"
-#include "base/json.h"
 
 #include <signal.h>
 #include <sys/stat.h>

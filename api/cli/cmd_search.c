@@ -11,8 +11,6 @@
 #include "api/engine/assembly.h"
 #include "api/engine/group.h"
 #include "api/engine/exclusions.h"
-#include "base/thread.h"
-#include "nanobatch/search/measure.h"
 #include "nanobatch/search/pipeline.h"
 #include "nanobatch/search/search.h"
 #include "nanobatch/search/search_file.h"

@@ -15,8 +15,6 @@
 #include "api/engine/rejoin.h"
 #include "api/http/server.h"
 #include "base/log.h"
-#include "base/thread.h"
-#include "mesh/launch/launch.h"
 
 #include <sys/stat.h>
 

@@ -6,8 +6,6 @@
  * looks. */
 #include "api/cli/commands.h"
 #include "api/cli/transfer.h"
-#include "base/json.h"
-#include "base/thread.h"
 
 #include <signal.h>
 

@@ -12,7 +12,6 @@
  * numbers as an uninterrupted one. */
 #include "api/cli/commands.h"
 #include "api/cli/signals.h"
-#include "api/engine/assembly.h"
 #include "api/engine/exclusions.h"
 #include "api/engine/fill.h"
 #include "api/engine/follow.h"

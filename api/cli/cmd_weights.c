@@ -20,7 +20,6 @@
  */
 #include "api/cli/commands.h"
 #include "api/client/http_client.h"
-#include "base/json.h"
 
 enum {
     PATIENCE_S = 3700,

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "api/cli/quiet.h"
 
-#include "base/base.h"
 #include "base/file.h"
 #include "base/thread.h"
 #include "device/philox.h"

@@ -3,7 +3,6 @@
 #include "base/log.h"
 #include "base/version.h"
 #include "device/about.h"
-#include "mesh/launch/launch.h"
 
 #include <signal.h>
 

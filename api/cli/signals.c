@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "api/cli/signals.h"
 
-#include "base/base.h"
-
 #include <pthread.h>
 
 /* Only what is safe in a signal handler. */

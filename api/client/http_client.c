@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "api/client/http_client.h"
 
-#include "base/json.h"
-
 #include <pthread.h>
 
 /* ---- the server's URL ---- */

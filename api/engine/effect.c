@@ -1,10 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "api/engine/effect.h"
 
-#include "api/learn/examples.h"
 #include "api/learn/lessons.h"
 #include "base/log.h"
-#include "base/thread.h"
 
 enum {
     EFFECT_WAITING = 8, /* lessons */

@@ -6,7 +6,6 @@
 #include "api/engine/exclusions.h"
 #include "api/learn/fingerprint.h"
 #include "base/log.h"
-#include "base/thread.h"
 
 enum phase { OPENING, RUNNING, ENDED };
 enum { OBSERVED_NS = 500000000 }; /* a version waits no longer for what is measured of it */

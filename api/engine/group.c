@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "api/engine/group.h"
 
-#include "weights/config.h"
 #include "weights/tensor_slice.h"
 
 /* ---- options ---- */

@@ -2,10 +2,8 @@
 #include "api/engine/memory_plan.h"
 
 #include "base/log.h"
-#include "mesh/link.h"
 #include "serve/kvpool.h"
 #include "serve/request.h"
-#include "train/learner/learner.h"
 #include "train/history/snapshot.h"
 
 /* The shortest maximum sequence length that is accepted without --context: a server with less is

@@ -2,8 +2,6 @@
 #include "api/engine/rank_link.h"
 
 #include "base/log.h"
-#include "device/device.h"
-#include "mesh/launch/launch.h"
 
 /* Blocks of the device that transfers beside serving may occupy: few, because serving needs the
  * others.  Steps wait for theirs, which take what NCCL likes; on a lane with SMs of its own, which

@@ -3,7 +3,6 @@
 
 #include "api/engine/shards.h"
 #include "base/log.h"
-#include "base/thread.h"
 #include "train/history/trainer_rejoin.h"
 
 enum { LOOK_NS = 100000000 };

@@ -2,7 +2,6 @@
 #include "api/front/replica.h"
 
 #include "base/log.h"
-#include "base/thread.h"
 #include "nanobatch/split/split.h"
 
 static const uint64_t news_ns = 500000000u; /* after which there are some in any case */

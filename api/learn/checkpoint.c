@@ -3,7 +3,6 @@
 
 #include "base/file.h"
 #include "weights/model_dir.h"
-#include "weights/safetensors.h"
 
 #include <dirent.h>
 #include <fcntl.h>

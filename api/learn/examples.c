@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "api/learn/examples_parts.h"
 
-#include "base/json.h"
 #include "base/words.h"
 #include "text/chat/learned.h"
 

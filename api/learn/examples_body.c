@@ -3,10 +3,7 @@
 #include "api/learn/csv.h"
 #include "api/learn/examples_parts.h"
 #include "base/chars.h"
-#include "base/err.h"
 #include "base/hash.h"
-#include "base/json.h"
-#include "text/chars/textbuf.h"
 
 #include <strings.h>
 

@@ -3,7 +3,6 @@
 
 #include "base/decimal.h"
 #include "base/file.h"
-#include "base/json.h"
 
 enum { SAMPLES_MAX = 1 << 20 };
 

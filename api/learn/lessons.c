@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "api/learn/lessons.h"
 
-#include "api/learn/examples.h"
 #include "api/learn/state_private.h"
 #include "base/log.h"
 

@@ -3,7 +3,6 @@
 
 #include "base/file.h"
 #include "base/hash.h"
-#include "base/json.h"
 #include "weights/model_dir.h"
 
 /* --- Numbers and texts ------------------------------------------------------------------------ */

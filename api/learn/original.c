@@ -6,7 +6,6 @@
  *       --keep have room for it;
  *     - when the version is given a name, or exported, while another one serves. */
 #include "api/learn/checkpoint.h"
-#include "api/learn/fingerprint.h"
 #include "api/learn/state_private.h"
 #include "base/file.h"
 #include "base/log.h"

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "api/learn/outlook.h"
 
-#include "base/thread.h"
 #include "nanobatch/split/split.h"
 
 enum { FAILED, PAUSED, TRIAL, SLOT, STALENESS, OWN };

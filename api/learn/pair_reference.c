@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* api/learn/pair_reference.c - computes pairs by the version that serves, before they are kept. */
 #include "api/learn/examples.h"
-#include "base/thread.h"
 #include "nanobatch/loop.h"
 #include "serve/scheduler.h"
 

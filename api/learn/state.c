@@ -1,12 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* api/learn/state.c - opening a state, restoring it, accepting examples. */
 #include "api/learn/checkpoint.h"
-#include "api/learn/fingerprint.h"
 #include "api/learn/state_private.h"
 #include "base/file.h"
 #include "base/hash.h"
 #include "base/log.h"
-#include "train/history/snapshot.h"
 
 #include <sys/stat.h>
 

@@ -2,7 +2,6 @@
 /* api/learn/state_files.c - the file thread: the journal of versions, checkpoints, and what has to
  * be read or written while the server runs. */
 #include "api/learn/checkpoint.h"
-#include "api/learn/fingerprint.h"
 #include "api/learn/outlook.h"
 #include "api/learn/state_private.h"
 #include "base/file.h"

@@ -3,7 +3,6 @@
 
 #include "api/learn/checkpoint.h"
 #include "api/learn/fingerprint.h"
-#include "train/table/sample_log.h"
 #include "weights/model_dir.h"
 
 enum { LOGGED_MAX = 4096 };

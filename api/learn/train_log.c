@@ -3,7 +3,6 @@
 
 #include "base/file.h"
 #include "base/json.h"
-#include "base/thread.h"
 
 #include <sys/ioctl.h>
 #include <sys/stat.h>

@@ -2,7 +2,6 @@
 #include "api/learn/update_log.h"
 
 #include "base/log.h"
-#include "base/thread.h"
 
 enum { REPORTS = 256, VERSIONS = 256 };
 

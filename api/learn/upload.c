@@ -3,7 +3,6 @@
 
 #include "api/learn/checkpoint.h"
 #include "base/file.h"
-#include "base/thread.h"
 #include "weights/model_dir.h"
 
 #include <fcntl.h>

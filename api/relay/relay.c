@@ -3,7 +3,6 @@
 #include "api/relay/relay_state.h"
 
 #include "api/http/wire/target.h"
-#include "base/thread.h"
 #include "base/words.h"
 
 #include <strings.h>

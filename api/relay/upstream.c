@@ -3,7 +3,6 @@
 #include "api/relay/relay_state.h"
 
 #include "base/log.h"
-#include "base/thread.h"
 
 #include <sys/epoll.h>
 #include <sys/eventfd.h>

@@ -4,7 +4,6 @@
  * the lock while it looks. */
 #include "api/rollout/rollouts_state.h"
 #include "base/log.h"
-#include "text/tokenizer/tokenizer.h"
 
 static const uint64_t look_ns = 2000000u;
 /* Groups in a row that may teach nothing before a job ends: so many, and each prompt twice. */

@@ -2,7 +2,6 @@
 /* The answers of the job that runs, as rows that clients take and whose columns they write. */
 #include "api/rollout/rollouts_state.h"
 #include "base/words.h"
-#include "text/tokenizer/tokenizer.h"
 
 /* Those from REWARD on become ready later than the answer, and can be written. */
 enum { PROMPT, TEXT, ANSWER, PROMPT_TOKENS, TOKENS, LOGPROBS, VERSIONS };

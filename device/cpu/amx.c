@@ -6,7 +6,6 @@
  * (tests/device/test_tiles.c, opcheck --tiles). */
 #include "base/thread.h"
 #include "device/bf16.h"
-#include "device/cpu/choice.h"
 #include "device/cpu/matmul.h"
 #include "device/cpu/tiles.h"
 

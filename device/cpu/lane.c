@@ -13,8 +13,6 @@
  * Positions in a ring only grow, so a fence is a number: it has passed when that many commands have
  * ended.  A waiting thread polls for some hundred microseconds at most, then sleeps on the counter.
  */
-#include "device/cpu/cpu.h"
-
 #include "base/thread.h"
 #include "device/cpu/matmul.h"
 

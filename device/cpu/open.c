@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* device/cpu/open.c - the host CPU as a device: a team of threads and the kernels of the best
  * instruction set it has. */
-#include "device/cpu/cpu.h"
-
 #include "device/about.h"
 #include "device/account.h"
 #include "device/backend.h"

@@ -7,7 +7,6 @@
 #include "base/cache.h"
 #include "base/hash.h"
 #include "base/log.h"
-#include "base/thread.h"
 
 /* entries added within this time are written together */
 static const uint64_t GATHER_NS = 500000000;

@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "device/cuda/nvml.h"
 
-#include "base/base.h"
-
 #include <dlfcn.h>
 
 /* As in nvml.h, which a build does not need. */

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* device/ref/attn.c - appending to pages, attention over them, attention over packed documents and
  * its backward. */
-#include "device/fp8.h"
 #include "device/ref/ref.h"
 
 /* One row of a kv head in pages. */

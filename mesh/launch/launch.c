@@ -2,7 +2,6 @@
 #include "mesh/launch/launch.h"
 
 #include "mesh/launch/life.h"
-#include "mesh/link.h"
 
 #include <fcntl.h>
 #include <signal.h>

@@ -12,7 +12,6 @@
  */
 #pragma once
 
-#include "base/err.h"
 #include "mesh/link.h"
 
 #include <sys/types.h>

@@ -2,7 +2,6 @@
 #include "mesh/launch/ranks.h"
 
 #include "base/log.h"
-#include "base/thread.h"
 #include "base/timeline.h"
 #include "mesh/launch/life.h"
 

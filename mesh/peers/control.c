@@ -3,7 +3,6 @@
 #include "mesh/peers/control_state.h"
 
 #include "base/log.h"
-#include "base/thread.h"
 
 static const char magic[7] = "hzpctl3";
 static const uint64_t hello_ns = 250000000; /* from one hello to the next */

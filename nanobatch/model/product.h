@@ -13,11 +13,8 @@
  */
 #pragma once
 
-#include "nanobatch/model/model.h"
 #include "nanobatch/model/space.h"
 #include "nanobatch/model/tensor.h"
-#include "nanobatch/plan/plan.h"
-#include "weights/units.h"
 
 /* Where builders find a layer's weights and gradients.  All borrowed. */
 struct hzp_layer {

@@ -3,7 +3,6 @@
 
 #include "base/thread.h"
 #include "device/q8.h"
-#include "nanobatch/model/tensor.h"
 #include "nanobatch/model/train_space_state.h"
 #include "nanobatch/time/rates.h"
 #include "weights/fp8.h"

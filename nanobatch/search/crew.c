@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "nanobatch/search/crew.h"
 
-#include "mesh/link.h"
 #include "nanobatch/run/exec.h"
 #include "nanobatch/search/measure_pair.h"
 

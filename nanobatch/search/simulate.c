@@ -2,7 +2,6 @@
 #include "nanobatch/search/simulate.h"
 
 #include "base/hash.h"
-#include "nanobatch/time/tables.h"
 
 enum { MEMOS = 4096, AGAIN_ITEMS = 24 };
 

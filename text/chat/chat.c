@@ -2,7 +2,6 @@
 #include "text/chat/chat.h"
 
 #include "base/file.h"
-#include "base/json.h"
 #include "base/json_file.h"
 #include "text/chat/chat_form.h"
 

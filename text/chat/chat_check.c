@@ -2,7 +2,6 @@
 /* Whether what the messages say is in the text that a template made of them. */
 #include "text/chat/chat_form.h"
 
-#include "base/json.h"
 #include "base/utf8.h"
 
 /* Texts are looked for where the one before them ended, so the whole costs little more than reading

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A request's messages: checked, and in the form that the template reads. */
-#include "base/json.h"
 #include "base/words.h"
 #include "text/chat/chat_form.h"
 

@@ -2,8 +2,6 @@
 /* The calls in a reply, as objects or behind names. */
 #include "text/chat/reply_parts.h"
 
-#include "base/json.h"
-
 #include <sys/random.h>
 
 /* ---- calls ---- */

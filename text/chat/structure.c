@@ -2,7 +2,6 @@
 #include "text/chat/structure.h"
 
 #include "base/hash.h"
-#include "base/json.h"
 #include "base/thread.h"
 #include "text/chat/structure_parts.h"
 #include "text/grammar/effort.h"

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* text/grammar/json.c - rules of any JSON, and of literal values. */
-#include "base/json.h"
 #include "text/grammar/regex.h"
 #include "text/grammar/schema_parts.h"
 

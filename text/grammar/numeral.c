@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* text/grammar/numeral.c - numbers as decimal digits, and the ways in which JSON writes one. */
-#include "base/json.h"
 #include "text/grammar/schema_parts.h"
 
 enum {

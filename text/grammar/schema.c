@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* text/grammar/schema.c - keeps the items of a JSON Schema, and makes the rules of plain ones. */
-#include "base/json.h"
 #include "base/words.h"
 #include "text/grammar/schema_parts.h"
 

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "text/tokenizer/bpe.h"
 
-#include "base/err.h"
 #include "base/utf8.h"
 
 #define CACHE_SLOTS  (1u << 15)

@@ -5,9 +5,7 @@
  */
 #pragma once
 
-#include "base/thread.h"
 #include "train/conductor/draw.h"
-#include "train/learner/learner.h"
 #include "train/conductor/pace.h"
 #include "train/conductor/trainer.h"
 

@@ -11,8 +11,6 @@
  *
  * Until the tail has ended t->now is the report of the update in its tail, and t->other holds its
  * samples if the next one has begun. */
-#include "base/thread.h"
-#include "nanobatch/model/update.h"
 #include "train/conductor/trainer_state.h"
 
 enum { FAILURES_MAX = 2 /* attempts at the same samples */ };

@@ -3,7 +3,6 @@
  * again. */
 #include "train/history/trainer_suspend.h"
 
-#include "nanobatch/model/update.h"
 #include "train/conductor/trainer_state.h"
 
 /* --- Suspending learning ---------------------------------------------------------------------- */

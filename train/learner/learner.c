@@ -2,7 +2,6 @@
 #include "train/learner/learner.h"
 
 #include "base/thread.h"
-#include "base/timeline.h"
 #include "nanobatch/model/train_space_state.h"
 #include "nanobatch/run/warm.h"
 

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "train/sites/rule.h"
 
-#include "device/bf16.h"
 #include "device/philox.h"
 
 /* --- Parts ------------------------------------------------------------------------------------ */

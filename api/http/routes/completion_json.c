@@ -2,7 +2,6 @@
 #include "api/http/routes/completion.h"
 
 #include "base/version.h"
-#include "text/chars/textbuf.h"
 #include "base/utf8.h"
 
 struct hzp_usage hzp_completion_usage(const struct hzp_completion *c)

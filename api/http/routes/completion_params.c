@@ -3,7 +3,6 @@
 
 #include "api/http/routes/field_table.h"
 #include "api/http/wire/fields.h"
-#include "base/json.h"
 #include "base/utf8.h"
 
 #include <sys/random.h>

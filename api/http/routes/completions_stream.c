@@ -6,9 +6,7 @@
  * something to send the exchange is parked.  A token has an event of its own.  Those of several
  * steps are written in one piece when the stream was woken for all of them (api/http/wire/join.h),
  * or its client reads slowly.  An error after the header becomes an event. */
-#include "api/http/routes/answer.h"
 #include "api/http/routes/journal.h"
-#include "base/json.h"
 #include "base/utf8.h"
 
 enum {

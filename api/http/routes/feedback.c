@@ -3,7 +3,6 @@
 
 #include "api/http/wire/request_log.h"
 #include "base/hash.h"
-#include "base/thread.h"
 
 enum { ID_BYTES = HZP_REQUEST_ID_MAX + 16 };
 

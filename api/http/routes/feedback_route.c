@@ -11,7 +11,6 @@
 #include "api/http/routes/route.h"
 #include "api/http/routes/routes.h"
 #include "api/http/routes/taught.h"
-#include "api/http/wire/auth.h"
 #include "api/http/wire/fields.h"
 
 /* A copy of the receipt of the answer that the field names. */

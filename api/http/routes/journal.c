@@ -2,7 +2,6 @@
 #include "api/http/routes/journal.h"
 
 #include "base/hash.h"
-#include "base/thread.h"
 
 static const char resume_header[] = "x-hzpserve-resume";
 

@@ -2,7 +2,6 @@
 /* POST /v1/messages: Anthropic's shape of a chat. */
 #include "api/http/routes/blocks.h"
 #include "api/http/routes/field_table.h"
-#include "base/json.h"
 #include "base/words.h"
 
 /* ---- requests ---- */

@@ -2,13 +2,11 @@
 /* GET /metrics: Prometheus' text format, version 0.0.4.  Metrics that vLLM has too use its names,
  * labels and buckets, so that its dashboards work. */
 #include "api/http/routes/feedback.h"
-#include "api/http/routes/metrics_state.h"
 #include "api/http/routes/metrics_text.h"
 #include "api/http/routes/replicas_route.h"
 #include "api/http/routes/routes.h"
 #include "api/learn/outlook.h"
 #include "base/file.h"
-#include "base/thread.h"
 #include "device/fallback.h"
 #include "device/meter.h"
 #include "nanobatch/split/split.h"

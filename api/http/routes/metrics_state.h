@@ -7,7 +7,6 @@
 #pragma once
 
 #include "api/http/routes/metrics.h"
-#include "base/thread.h"
 
 enum { HZP_BOUNDS_MAX = 24 };
 

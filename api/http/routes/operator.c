@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "api/http/routes/operator.h"
 
-#include "base/json.h"
 #include "base/log.h"
 #include "mesh/launch/life.h"
 

@@ -9,8 +9,6 @@
 #include "api/http/routes/route.h"
 #include "api/http/routes/routes.h"
 #include "api/http/wire/fields.h"
-#include "base/json.h"
-#include "base/thread.h"
 #include "nanobatch/split/split.h"
 
 enum { BOUND_WAIT_MS = 1000 };

@@ -3,7 +3,6 @@
  * store. */
 #include "api/http/routes/blocks.h"
 #include "api/http/routes/field_table.h"
-#include "base/json.h"
 #include "base/words.h"
 
 /* ---- requests ---- */

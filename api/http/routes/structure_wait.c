@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "api/http/routes/structure_wait.h"
 
-#include "text/chat/structure.h"
-
 struct wait {
     struct hzp_exchange *x;
     struct hzp_completion_params params; /* owned */

@@ -10,7 +10,6 @@
 #pragma once
 
 #include "base/err.h"
-#include "base/json.h"
 #include "text/chars/textbuf.h"
 
 int hzp_field_int(const json_t *body, const char *name, int64_t low, int64_t high, int64_t *ret,

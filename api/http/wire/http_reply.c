@@ -2,7 +2,6 @@
 #include "api/http/wire/http.h"
 
 #include "api/http/wire/target.h"
-#include "base/json.h"
 #include "base/log.h"
 
 /* The only table from our error codes to HTTP status codes. */
