@@ -318,13 +318,11 @@ int hzp_config_read_rope(const struct hzp_config_source *src, const struct hzp_f
                          struct hzp_model_config *c)
 {
     struct hzp_config_source own = *src;
-    json_t *flat = NULL;
+    json_auto_t *flat = NULL;
     if (family->local_theta != 0)
         HZP_TRY(read_local(src, family, c, &flat));
     own.root = flat ? flat : src->root;
-    int r = read_rope(&own, family, c);
-    json_decref(flat);
-    return r;
+    return read_rope(&own, family, c);
 }
 
 /* The pair that turns `turns` times within the original positions. */

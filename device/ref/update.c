@@ -84,7 +84,7 @@ static int ref_adamw(struct hzp_lane *lane, const void *args)
             memmove(ref_at(&a->to, r), ref_at(&a->from, r), width);
         return HZP_OK;
     }
-    struct moments *now = hzp_xcalloc((size_t)HZP_MAX(a->from.cols, 1), sizeof(*now));
+    HZP_FREED struct moments *now = hzp_xcalloc((size_t)HZP_MAX(a->from.cols, 1), sizeof(*now));
     for (int32_t r = 0; r < a->from.rows; r++) {
         for (int32_t c = 0; c < a->from.cols; c++) {
             double g = ref_get(&a->grad, r, c) * scale, p = master_get(a, r, c);
@@ -99,7 +99,6 @@ static int ref_adamw(struct hzp_lane *lane, const void *args)
         }
         moments_put(a, r, now);
     }
-    free(now);
     return HZP_OK;
 }
 

@@ -29,7 +29,7 @@ int hzp_model_create(struct hzp_device *dev, struct hzp_weights *weights, int32_
             (struct hzp_mat){(float *)table + turns + rest, positions, dim, dim, HZP_F32};
     m->positions = positions;
 
-    float *host = malloc(bytes);
+    HZP_FREED float *host = malloc(bytes);
     struct hzp_lane *lane = NULL;
     struct hzp_fence *fence = NULL;
     int r = host ? HZP_OK : HZP_ENOMEM;
@@ -50,7 +50,6 @@ int hzp_model_create(struct hzp_device *dev, struct hzp_weights *weights, int32_
 out:
     hzp_fence_close(fence);
     hzp_lane_close(lane);
-    free(host);
     hzp_model_destroy(m);
     return r;
 }

@@ -27,13 +27,12 @@ static uint64_t hash_program(void)
 {
     uint64_t hash = HZP_FNV;
     FILE *file = fopen("/proc/self/exe", "rb");
-    char *block = hzp_xmalloc(1 << 16);
+    HZP_FREED char *block = hzp_xmalloc(1 << 16);
     size_t n;
     while (file && (n = fread(block, 1, 1 << 16, file)) > 0)
         hash = hzp_fnv(hash, block, n);
     if (file)
         fclose(file);
-    free(block);
     return hash;
 }
 

@@ -70,12 +70,10 @@ static int add_from(struct hzp_chat *chat, const char *dir, const char *name, co
 
 static int add_file(struct hzp_chat *chat, const char *path, struct hzp_err_text *reterr)
 {
-    char *text;
+    HZP_FREED char *text = NULL;
     size_t bytes;
     HZP_TRY(hzp_file_read(path, TEMPLATE_MAX, &text, &bytes, reterr));
-    int r = add_template(chat, path, text, bytes, false, reterr);
-    free(text);
-    return r;
+    return add_template(chat, path, text, bytes, false, reterr);
 }
 
 static int find_template(struct hzp_chat *chat, const char *dir, const char *file,
