@@ -9,8 +9,6 @@
 #include "base/err.h"
 #include "base/thread.h"
 
-#include <stdatomic.h>
-
 /* The path of the file of that name; false: there is no place for it, and ret is "". */
 bool hzp_cache_path(char *ret, size_t size, const char *format, ...) HZP_PRINTF(3, 4);
 

@@ -11,8 +11,6 @@
 
 #include "base/base.h"
 
-#include <stdio.h>
-
 struct hzp_chrome {
     FILE *out; /* borrowed; its error flag says whether all was written */
     bool any;  /* an event was written */

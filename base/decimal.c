@@ -1,10 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "base/decimal.h"
 
-#include <math.h>
-#include <stdlib.h>
-#include <string.h>
-
 static bool digit(char c)
 {
     return c >= '0' && c <= '9';

@@ -1,22 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "base/err.h"
 
-#include <stdarg.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-void hzp_free_local(void *pointer)
-{
-    free(*(void **)pointer);
-}
-
-void hzp_assert_fail(const char *file, int line, const char *condition)
-{
-    fprintf(stderr, "hzpserve: bug: %s:%d: assertion failed: %s\n", file, line, condition);
-    abort();
-}
-
 const char *hzp_err_name(int code)
 {
     static const char *const name[] = {"OK",  "ENOMEM",  "EINVAL", "EBUSY",     "ENOENT",

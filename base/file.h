@@ -11,7 +11,6 @@
 #include "base/err.h"
 
 #include <dirent.h>
-#include <stdio.h>
 
 /* Close local ones (HZP_ENDED); NULL: no effect. */
 void hzp_file_end(FILE **file);

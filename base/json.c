@@ -4,12 +4,6 @@
 #include "base/chars.h"
 #include "base/utf8.h"
 
-#include <errno.h>
-#include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
 /* The one name of a spelled value: not UTF-8. */
 static const char mark[] = "\xFF";
 

@@ -3,8 +3,6 @@
 
 #include "base/file.h"
 
-#include <stdlib.h>
-
 int hzp_json_read(const char *path, size_t size_max, int flags, json_t **ret,
                   struct hzp_err_text *reterr)
 {

@@ -3,16 +3,8 @@
 
 #include "base/utf8.h"
 
-#include <errno.h>
 #include <poll.h>
 #include <pthread.h>
-#include <stdarg.h>
-#include <stdatomic.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <time.h>
-#include <unistd.h>
 
 static const char *const level_name[] = {"error", "warn", "info", "debug"};
 

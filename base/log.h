@@ -20,7 +20,6 @@
  */
 #pragma once
 
-#include "base/base.h"
 #include "base/err.h"
 
 enum hzp_log_level { HZP_LOG_ERROR, HZP_LOG_WARN, HZP_LOG_INFO, HZP_LOG_DEBUG };

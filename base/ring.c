@@ -1,11 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "base/ring.h"
 
-#include "base/arena.h"
 #include "base/err.h"
 #include "base/thread.h"
-
-#include <stdlib.h>
 
 struct hzp_ring {
     /* fixed after create */

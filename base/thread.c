@@ -4,11 +4,8 @@
 #include "base/err.h"
 
 #include <sched.h>
-#include <stdio.h>
 #include <sys/resource.h>
 #include <sys/syscall.h>
-#include <time.h>
-#include <unistd.h>
 
 enum { SLICE_NS = 100000 }; /* the shortest that Linux gives */
 

@@ -7,11 +7,6 @@
 
 #include "base/thread.h"
 
-#include <stdatomic.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
 struct span {
     _Atomic uint64_t begin_ns, end_ns, number;
     _Atomic(const char *) name;

@@ -7,8 +7,6 @@
 
 #include "base/base.h"
 
-#include <string.h>
-
 /* The number of the name in the list, from 0; -1: it is none of them. */
 static inline int hzp_word_at(const char *words, const char *name, size_t bytes)
 {

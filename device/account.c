@@ -1,10 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "device/account.h"
 
-#include "base/arena.h"
 #include "base/thread.h"
-
-#include <stdlib.h>
 
 /* Some dozens: memory is allocated in few, large pieces. */
 static struct block {

@@ -8,8 +8,7 @@
  */
 #pragma once
 
-#include <stdint.h>
-#include <string.h>
+#include "base/base.h"
 
 #ifdef __CUDACC__
 #define HZP_INLINE static inline __host__ __device__

@@ -10,12 +10,6 @@
 #include "device/account.h"
 #include "device/backend.h"
 
-#include <math.h>
-#include <stdatomic.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include "base/arena.h"
 #include "base/log.h"
 #include "base/thread.h"
 

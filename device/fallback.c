@@ -2,19 +2,10 @@
 #include "device/fallback.h"
 
 #include <fcntl.h>
-#include <inttypes.h>
-#include <stdatomic.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/stat.h>
-#include <time.h>
-#include <unistd.h>
 
-#include "base/arena.h"
 #include "base/cache.h"
 #include "base/log.h"
-#include "base/thread.h"
 #include "device/backend.h"
 
 /* Cases counted within this time are written together. */
@@ -58,7 +49,7 @@ static bool path_of(const char *backend, int ordinal, const char *id, char ret[P
 static void save(void *ctx)
 {
     struct hzp_fallbacks *f = ctx;
-    char *text = hzp_xmalloc(HZP_FALLBACK_SHAPES_MAX * LINE);
+    HZP_FREED char *text = hzp_xmalloc(HZP_FALLBACK_SHAPES_MAX * LINE);
     size_t size = (size_t)snprintf(text, LINE, "%s", MAGIC);
     hzp_lock_take(&f->lock);
     bool changed = f->changed;
@@ -74,7 +65,6 @@ static void save(void *ctx)
     struct hzp_err_text why; /* what cannot be kept is still counted and logged */
     if (changed && f->path[0] && hzp_cache_put(f->path, text, size, &why) < 0)
         hzp_log(HZP_LOG_DEBUG, "engine", "fallbacks are not kept: %s", why.text);
-    free(text);
 }
 
 static bool kind_of(const char *name, enum hzp_fallback *ret)

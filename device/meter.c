@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "device/meter.h"
 
-#include <stdatomic.h>
-
 /* Relaxed: a reading that is a moment old is as good. */
 static struct {
     _Atomic uint64_t ns, work;

@@ -8,8 +8,6 @@
  */
 #pragma once
 
-#include <math.h>
-
 #include "device/bf16.h"
 #include "device/ops.h"
 

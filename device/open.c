@@ -4,11 +4,6 @@
 #include "device/backend.h"
 #include "device/trace.h"
 
-#include <stdarg.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
 #include "base/thread.h"
 
 /* In order of preference. */

@@ -2,7 +2,7 @@
 /* device/operand.h - the memory each op touches, as a list.
  *
  * One description is used for the cost of an op (cost.c), for the plan checker (access.c) and for
- * validation (validate.c).
+ * validation (dev/debug/validate.c).
  *
  * Thread: any; pure.
  */

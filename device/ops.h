@@ -653,7 +653,8 @@ int hzp_op_access(enum hzp_op op, const void *args, struct hzp_access *ret);
 bool hzp_access_meet(const struct hzp_access *a, const struct hzp_access *b);
 
 /* Checks types, shapes and strides; a backend may rely on them.  NULL: valid, else the rule that is
- * broken ("matmul: a and b differ in type").  Index contents are not read. */
+ * broken ("matmul: a and b differ in type").  Index contents are not read.  Only in builds with
+ * HZP_DEBUG (dev/debug/validate.c). */
 const char *hzp_op_validate(enum hzp_op op, const void *args);
 
 #ifdef __cplusplus

@@ -10,8 +10,6 @@
  */
 #pragma once
 
-#include <math.h>
-
 #include "device/bf16.h"
 
 /* Computes the block for this key and the counter c, in place. */

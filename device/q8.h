@@ -18,8 +18,6 @@
 
 #include "device/bf16.h"
 
-#include <math.h>
-
 enum { HZP_Q8_BLOCK = 256 };
 
 #define HZP_Q8_FIRST  127.0f

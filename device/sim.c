@@ -18,13 +18,8 @@
  * HZP_SIM=flops=1e14,bytes=3e12,copy=5e10,issue_ns=2000,mem=8e10,host=0 sets the rates (per second)
  * and the memory size it reports; these are the defaults.
  */
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/mman.h>
-#include <time.h>
 
-#include "base/arena.h"
 #include "device/backend.h"
 #include "device/philox.h"
 #include "device/sim.h"

@@ -1,13 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "device/trace.h"
 
-#include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <errno.h>
-
-#include "base/arena.h"
 #include "base/chrome.h"
 #include "base/log.h"
 #include "device/backend.h"

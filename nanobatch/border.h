@@ -24,8 +24,6 @@
 
 #include "base/thread.h"
 
-#include <stdatomic.h>
-
 struct hzp_border {
     uint64_t last_step; /* the newest step that was formed; it may be in flight */
     /* it asks that no version be published behind it (hzp_offer.keep_version) */

@@ -9,14 +9,9 @@
  *     else        land n - 1 | form, issue n | serve n           (slices on their own lanes run on)
  *     inlined     form, issue n, which runs it | serve, land n
  */
-#include "base/thread.h"
 #include "nanobatch/loop_state.h"
 
 #include "base/log.h"
-#include "nanobatch/plan/plan.h"
-
-#include <stdlib.h>
-#include <string.h>
 
 /* --- Create and destroy ----------------------------------------------------------------------- */
 

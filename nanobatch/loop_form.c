@@ -3,8 +3,6 @@
  * them. */
 #include "nanobatch/loop_state.h"
 
-#include <string.h>
-
 static struct hzp_active_step *begin_step(struct hzp_loop *loop)
 {
     struct hzp_active_step *active = hzp_loop_step(loop, loop->number + 1),

@@ -7,16 +7,11 @@
  */
 #pragma once
 
-#include "base/thread.h"
 #include "base/timeline.h"
 #include "nanobatch/loop.h"
 #include "nanobatch/model/ride.h"
 #include "nanobatch/model/step.h"
-#include "nanobatch/run/exec.h"
 #include "nanobatch/split/split.h"
-
-#include <stdatomic.h>
-#include <time.h>
 
 struct hzp_loop_counters {
     _Atomic uint64_t steps, serve_steps, train_steps, serve_ns, train_ns, idle_ns;

@@ -6,8 +6,6 @@
 #include "base/log.h"
 #include "nanobatch/run/warm.h"
 
-#include <string.h>
-
 /* Plans the active step's batch in the same way as a real step. */
 static void warm_build(struct hzp_loop *loop, struct hzp_active_step *active,
                        const struct hzp_plan_shape *shape)

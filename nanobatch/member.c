@@ -3,12 +3,7 @@
 
 #include "base/log.h"
 #include "base/thread.h"
-#include "nanobatch/plan/plan.h"
 #include "nanobatch/run/warm.h"
-
-#include <stdatomic.h>
-#include <stdlib.h>
-#include <time.h>
 
 /* How long the host rests between two looks whether a record has come or a step has ended. */
 enum { REST_NS = 20000 };

@@ -20,7 +20,6 @@
 #pragma once
 
 #include "nanobatch/model/batch.h"
-#include "nanobatch/plan/plan.h"
 #include "nanobatch/split/waits.h"
 #include "nanobatch/time/time.h"
 

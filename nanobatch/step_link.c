@@ -1,11 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "nanobatch/step_link.h"
 
-#include "base/arena.h"
-
-#include <stdlib.h>
-#include <string.h>
-
 /* Bytes of the first broadcast: enough for a step that decodes some eighty sequences. */
 enum { FIRST = 8192, DREW = 4 };
 

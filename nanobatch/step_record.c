@@ -16,11 +16,6 @@
 #include "nanobatch/step_record.h"
 
 #include "device/philox.h"
-#include "nanobatch/plan/plan.h"
-
-#include <math.h>
-#include <stdlib.h>
-#include <string.h>
 
 static const char magic[8] = "hzpstep";
 static const uint64_t order_mark = 0x0102030405060708u;

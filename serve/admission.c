@@ -1,13 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "serve/admission.h"
 
-#include "base/arena.h"
 #include "base/err.h"
 #include "base/thread.h"
-
-#include <math.h>
-#include <stdlib.h>
-#include <string.h>
 
 /* Classes of sequence lengths, and of steps from now: 0 .. 7 one each, then four per octave up to
  * 2^24. */

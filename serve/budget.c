@@ -4,8 +4,6 @@
 #include "base/thread.h"
 #include "nanobatch/model/batch.h"
 
-#include <string.h>
-
 /* The fraction of the best throughput that a lightly loaded server keeps.  A choice, not a
  * measurement: up to a tenth of the throughput is traded for shorter steps while the load does not
  * need it. */

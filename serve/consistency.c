@@ -1,10 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "serve/consistency.h"
 
-#include "base/err.h"
 #include "base/thread.h"
-
-#include <string.h>
 
 static const char *const mode_name[] = {"continue", "abort", "recompute", "pinned"};
 

@@ -9,8 +9,7 @@
  */
 #pragma once
 
-#include <stdbool.h>
-#include <stdint.h>
+#include "base/base.h"
 
 struct hzp_constraint;
 struct hzp_constraint_run; /* defined by the implementation */

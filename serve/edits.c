@@ -3,10 +3,6 @@
 
 #include "base/err.h"
 
-#include <math.h>
-#include <stdlib.h>
-#include <string.h>
-
 struct entry {
     struct hzp_logit_edit edit;
     bool stops;  /* banned while min_tokens is not reached */

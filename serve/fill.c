@@ -3,10 +3,7 @@
  * budget decides (budget.h), the oldest prompt first.
  *
  * Thread: engine. */
-#include "base/thread.h"
 #include "serve/fill.h"
-
-#include <string.h>
 
 /* After a swap, sequences that compute their rows again in one step, so that it leaves room for the
  * prompts of new requests. */

@@ -2,7 +2,6 @@
 /* serve/guesses.c - which sequences of a step have guesses of their next tokens, and how many.
  *
  * Thread: engine. */
-#include "base/thread.h"
 #include "serve/fill.h"
 
 _Static_assert((int)HZP_EDITS_GUESSES_MAX == HZP_LOOKUP_MAX, "edits behind all guesses of a step");

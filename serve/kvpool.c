@@ -1,10 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "serve/kvpool.h"
 
-#include "base/arena.h"
 #include "base/thread.h"
-
-#include <stdlib.h>
 
 struct hzp_kvpool {
     /* fixed after create */

@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "serve/lookup.h"
 
-#include <string.h>
-
 /* An answer that was overwritten may have lost its end. */
 enum { WORDS = HZP_HISTORY_WORDS, ANSWER_MAX = 4096 };
 

@@ -1,12 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "serve/prefix.h"
 
-#include "base/arena.h"
 #include "base/thread.h"
 #include "serve/request.h"
-
-#include <stdlib.h>
-#include <string.h>
 
 enum { NONE = -1 };
 
@@ -678,8 +674,8 @@ int32_t hzp_prefix_hottest(const struct hzp_prefix *p, int32_t rows_max, struct 
     int32_t room = rows_max / p->page_rows, n = 0, count = 0;
     if (!p->kept || !room)
         return 0;
-    struct candidate *from = hzp_xmalloc((size_t)p->kept * sizeof(*from));
-    bool *chosen = hzp_xcalloc((size_t)p->pages, sizeof(*chosen));
+    HZP_FREED struct candidate *from = hzp_xmalloc((size_t)p->kept * sizeof(*from));
+    HZP_FREED bool *chosen = hzp_xcalloc((size_t)p->pages, sizeof(*chosen));
     for (int32_t page = 0; page < p->pages; page++)
         if (p->entry[page].kept && p->entry[page].hits)
             from[n++] = (struct candidate){p->entry[page].hits, p->entry[page].index, page};
@@ -687,8 +683,6 @@ int32_t hzp_prefix_hottest(const struct hzp_prefix *p, int32_t rows_max, struct 
     for (int32_t i = 0; i < n && count < most && room; i++)
         if (choose_chain(p, from[i].page, chosen, &room))
             ret[count++] = copy_chain(p, from[i].page);
-    free(chosen);
-    free(from);
     return count;
 }
 

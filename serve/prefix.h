@@ -37,7 +37,6 @@
  */
 #pragma once
 
-#include "serve/kvpool.h"
 #include "serve/tier.h"
 
 struct hzp_prefix;

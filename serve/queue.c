@@ -4,11 +4,7 @@
  *
  * Thread: engine. */
 #include "base/ring.h"
-#include "base/thread.h"
-#include "nanobatch/source.h"
 #include "serve/scheduler_state.h"
-
-#include <string.h>
 
 /* While no sequence ends, the prediction for the running sequences changes little from step to
  * step, so it is recomputed only every LOOK_EVERY steps. */

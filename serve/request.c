@@ -1,11 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "serve/request.h"
 
-#include "base/err.h"
-
 #include <sched.h>
-#include <stdlib.h>
-#include <string.h>
 
 /* Callocs n * m elements into *ret; n and m are not negative.  A size of 0 is not a failure. */
 static bool take(void *ret, int32_t n, int32_t m, size_t size)

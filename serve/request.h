@@ -19,12 +19,8 @@
  */
 #pragma once
 
-#include "device/ops.h"
 #include "serve/consistency.h"
 #include "serve/edits.h"
-#include "weights/config.h"
-
-#include <stdatomic.h>
 
 enum hzp_request_state {
     HZP_REQUEST_NEW,

@@ -1,10 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* serve/results.c - takes over a step's results for one sequence. */
-#include "base/thread.h"
 #include "serve/scheduler_state.h"
-
-#include <math.h>
-#include <string.h>
 
 /* Rounding may lift a log-probability a little above 0. */
 static const float LOGPROB_MAX = 0.1f;

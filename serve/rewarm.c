@@ -7,11 +7,7 @@
  * serving, beside which training has the share that it has beside requests.
  *
  * Thread: engine. */
-#include "base/thread.h"
-#include "nanobatch/source.h"
 #include "serve/scheduler_state.h"
-
-#include <stdlib.h>
 
 static int32_t rows_left(const struct hzp_scheduler *s, const struct hzp_prefix_hot *hot,
                          int32_t count)

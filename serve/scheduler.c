@@ -2,14 +2,8 @@
 /* serve/scheduler.c - creates and destroys the scheduler, accepts submitted requests from any
  * thread, and implements the loop's source: steps are filled in queue.c and fill.c, results are
  * handed on in results.c. */
-#include "base/arena.h"
 #include "base/ring.h"
-#include "base/thread.h"
-#include "nanobatch/source.h"
 #include "serve/scheduler_state.h"
-
-#include <stdlib.h>
-#include <string.h>
 
 static bool offer(struct hzp_source *source, const struct hzp_step *step, struct hzp_room *room,
                   struct hzp_offer *offer);

@@ -81,9 +81,7 @@
 #include "serve/admission.h"
 #include "serve/budget.h"
 #include "serve/lookup.h"
-#include "serve/kvpool.h"
 #include "serve/request.h"
-#include "serve/tier.h"
 #include "weights/trials.h"
 
 struct hzp_scheduler;

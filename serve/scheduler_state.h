@@ -6,13 +6,8 @@
  */
 #pragma once
 
-#include "base/thread.h"
-#include "serve/budget.h"
 #include "serve/depth.h"
-#include "serve/prefix.h"
 #include "serve/scheduler.h"
-
-#include <stdatomic.h>
 
 struct hzp_ring;
 

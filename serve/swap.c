@@ -3,8 +3,6 @@
  * staleness bound they ask for, pins, swaps, and which version a step serves.
  *
  * Thread: engine. */
-#include "base/thread.h"
-#include "nanobatch/source.h"
 #include "serve/scheduler_state.h"
 
 static int32_t drawn_of(const struct hzp_request *rq)

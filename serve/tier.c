@@ -1,20 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "serve/tier.h"
 
-#include "base/arena.h"
-#include "base/err.h"
 #include "base/log.h"
 #include "base/ring.h"
 #include "base/thread.h"
 
-#include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
-#include <stdatomic.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
 
 enum { NONE = -1 };
 enum store { HOST, FILE_STORE, STORES };

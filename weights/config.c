@@ -2,15 +2,8 @@
 #include "weights/config.h"
 
 #include "weights/config_read.h"
-#include "weights/families.h"
 #include "weights/wrapper.h"
-#include "base/json.h"
 #include "base/json_file.h"
-
-#include <limits.h>
-#include <math.h>
-#include <stdio.h>
-#include <string.h>
 
 _Static_assert((int)LAYERS_MAX <= (int)HZP_LAYERS_MAX, "struct hzp_model_config has all layers");
 _Static_assert((int)DIM_MAX <= 2 * (int)HZP_PAIRS_MAX, "struct hzp_model_config has all pairs");
@@ -428,33 +421,22 @@ int hzp_config_read(const char *dir, struct hzp_model_config *ret, struct hzp_er
     char path[PATH_MAX];
     struct hzp_model_config c = {.bos = -1};
     struct hzp_config_source src = {.path = path, .reterr = reterr};
-    json_t *root;
+    json_auto_t *root = NULL, *text_model = NULL, *generation = NULL;
     if (snprintf(path, sizeof(path), "%s/config.json", dir) >= (int)sizeof(path) - 32)
         return hzp_fail(reterr, HZP_EINVAL, "the model directory's path is too long");
     HZP_TRY(hzp_json_read(path, CONFIG_BYTES_MAX, HZP_JSON_UNIQUE, &root, reterr));
-    json_t *text_model = NULL;
-    int r = hzp_wrapper_text(path, root, &text_model, reterr);
+    HZP_TRY(hzp_wrapper_text(path, root, &text_model, reterr));
     src.root = text_model ? text_model : root;
-    if (r == HZP_OK)
-        r = read_all(&src, &c);
-    json_decref(text_model);
-    json_decref(root);
-    HZP_TRY(r);
+    HZP_TRY(read_all(&src, &c));
 
     snprintf(path, sizeof(path), "%s/generation_config.json", dir);
     struct hzp_err_text text = {.text = ""};
-    r = hzp_json_read(path, CONFIG_BYTES_MAX, HZP_JSON_UNIQUE, &root, &text);
-    if (r == HZP_OK) {
-        src.root = root;
-        src.reterr = &text;
-        r = read_special(&src, &c);
-        json_decref(root);
-    } else if (r == HZP_ENOENT) {
-        r = HZP_OK; /* the file is optional */
-    }
-    if (r < 0 && reterr)
-        *reterr = text;
-    HZP_TRY(r);
+    int r = hzp_json_read(path, CONFIG_BYTES_MAX, HZP_JSON_UNIQUE, &generation, &text);
+    if (r < 0 && r != HZP_ENOENT) /* the file is optional */
+        return hzp_fail_param(reterr, r, text.param, "%s", text.text);
+    src.root = generation;
+    if (r == HZP_OK)
+        HZP_TRY(read_special(&src, &c));
     *ret = c;
     return HZP_OK;
 }

@@ -1,12 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "weights/config_read.h"
 
-#include "base/json.h"
-
-#include <math.h>
-#include <stdarg.h>
-#include <stdio.h>
-
 int hzp_config_fail(const struct hzp_config_source *src, int code, const char *field,
                     const char *format, ...)
 {

@@ -1,9 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "weights/families.h"
 
-#include <stdio.h>
-#include <string.h>
-
 #define LAYER "model.layers.*."
 
 /* What distinguishes how families store the same tensors. */

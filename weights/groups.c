@@ -3,8 +3,6 @@
 
 #include "device/q8.h"
 
-#include <string.h>
-
 /* A rank's digits; see the header. */
 struct digits {
     int32_t d0, d1, d2, d3;

@@ -27,8 +27,6 @@
 
 #include "weights/layout.h"
 
-#include <stdio.h>
-
 /* Sums of squares go by blocks of this many elements, so that a block never lies in two shards. */
 enum { HZP_BLOCK_ELEMENTS = 4096, HZP_GROUP_RANKS_MAX = 1024 };
 

@@ -1,12 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "weights/layout.h"
 
-#include "base/arena.h"
 #include "device/q8.h"
 #include "weights/families.h"
-
-#include <stdlib.h>
-#include <string.h>
 
 /* The order of roles inside a unit: matrices, then vectors. */
 static const enum hzp_role embed_roles[] = {HZP_EMBED};

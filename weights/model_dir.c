@@ -1,19 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "weights/model_dir.h"
 
-#include "base/arena.h"
 #include "weights/families.h"
 #include "weights/wrapper.h"
 #include "base/json_file.h"
 #include "device/bf16.h"
-
-#include <inttypes.h>
-#include <limits.h>
-#include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
 
 enum {
     INDEX_BYTES_MAX = 8 << 20, /* about 80 bytes per tensor */
@@ -93,7 +84,7 @@ static int read_index(struct hzp_model_reader *load, const char *path, const jso
 static int list_files(struct hzp_model_reader *load)
 {
     char path[PATH_MAX];
-    json_t *root;
+    json_auto_t *root = NULL;
     if (snprintf(path, sizeof(path), "%s/model.safetensors", load->dir) >= PATH_MAX - NAME_MAX - 1)
         return hzp_fail(load->reterr, HZP_EINVAL, "the model directory's path is too long");
     load->file = hzp_xcalloc(SHARDS_MAX, sizeof(load->file[0]));
@@ -107,9 +98,7 @@ static int list_files(struct hzp_model_reader *load)
                         "%s: has neither model.safetensors nor model.safetensors.index.json",
                         load->dir);
     HZP_TRY(hzp_json_read(path, INDEX_BYTES_MAX, HZP_JSON_UNIQUE, &root, load->reterr));
-    int r = read_index(load, path, root);
-    json_decref(root);
-    return r;
+    return read_index(load, path, root);
 }
 
 /* Writes the shape in the form "[2, 3]". */
@@ -200,18 +189,14 @@ static int compare_data(struct hzp_model_reader *load, const struct hzp_st_tenso
     enum { PIECE = 1 << 16 }; /* elements */
     size_t size = hzp_disk_type_size(a->type);
     *ret_same = a->type == b->type;
-    char *x = hzp_xmalloc(2 * PIECE * size), *y = x + PIECE * size;
-    int r = HZP_OK;
-    for (int64_t at = 0; *ret_same && r == HZP_OK && at < a->elements; at += PIECE) {
+    HZP_FREED char *x = hzp_xmalloc(2 * PIECE * size);
+    for (int64_t at = 0; *ret_same && at < a->elements; at += PIECE) {
         int64_t n = HZP_MIN(a->elements - at, PIECE);
-        r = hzp_safetensors_read(a, at, n, x, load->reterr);
-        if (r == HZP_OK)
-            r = hzp_safetensors_read(b, at, n, y, load->reterr);
-        if (r == HZP_OK)
-            *ret_same = !memcmp(x, y, (size_t)n * size);
+        HZP_TRY(hzp_safetensors_read(a, at, n, x, load->reterr));
+        HZP_TRY(hzp_safetensors_read(b, at, n, x + PIECE * size, load->reterr));
+        *ret_same = !memcmp(x, x + PIECE * size, (size_t)n * size);
     }
-    free(x);
-    return r;
+    return HZP_OK;
 }
 
 /* For a tied model the file may also contain the head, if it equals the embedding, or the head
@@ -372,16 +357,13 @@ static int take_unit(void *ctx, int32_t u, const struct hzp_unit_view *host)
 static bool is_wrapped(const char *dir)
 {
     char path[PATH_MAX];
-    json_t *root, *text = NULL;
+    json_auto_t *root = NULL, *text = NULL;
     struct hzp_err_text err;
     if (snprintf(path, sizeof(path), "%s/config.json", dir) >= PATH_MAX ||
         hzp_json_read(path, INDEX_BYTES_MAX, HZP_JSON_UNIQUE, &root, &err) < 0)
         return false;
     hzp_wrapper_text(path, root, &text, &err);
-    bool wrapped = text != NULL;
-    json_decref(text);
-    json_decref(root);
-    return wrapped;
+    return text != NULL;
 }
 
 int hzp_model_open(const char *dir, const struct hzp_layout *layout, enum hzp_dtype type,

@@ -10,7 +10,6 @@
 #pragma once
 
 #include "weights/units.h"
-#include "device/ops.h"
 #include "weights/safetensors.h"
 
 /* Reads every parameter from dir's model.safetensors, or from the shards that

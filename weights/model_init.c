@@ -3,9 +3,6 @@
 
 #include "device/philox.h"
 
-#include <math.h>
-#include <string.h>
-
 static void store(enum hzp_dtype type, void *base, size_t i, float value)
 {
     if (type == HZP_F32)

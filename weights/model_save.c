@@ -1,19 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "weights/model_dir.h"
 
-#include "base/arena.h"
 #include "base/file.h"
 #include "base/json_file.h"
-#include "weights/safetensors.h"
 #include "weights/wrapper.h"
 
-#include <errno.h>
-#include <limits.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 enum { CONFIG_BYTES_MAX = 1 << 20, NAME_SIZE = 64 };
 static const size_t copied_bytes_max = (size_t)256 << 20;
@@ -46,50 +38,40 @@ static int write_file(const struct save *save, const char *name, const void *dat
 
 static int write_json(const struct save *save, const char *name, const json_t *root)
 {
-    char *text = json_dumps(root, JSON_INDENT(2));
+    HZP_FREED char *text = json_dumps(root, JSON_INDENT(2));
     HZP_ASSERT(text);
-    int r = write_file(save, name, text, strlen(text));
-    free(text);
-    return r;
+    return write_file(save, name, text, strlen(text));
 }
 
 static int write_config(const struct save *save)
 {
     char path[PATH_MAX];
-    json_t *root;
+    json_auto_t *whole = NULL, *text_model = NULL;
     snprintf(path, sizeof(path), "%s/config.json", save->source_dir);
-    HZP_TRY(hzp_json_read(path, CONFIG_BYTES_MAX, HZP_JSON_UNIQUE, &root, save->reterr));
-    json_t *text_model;
-    int r = hzp_wrapper_text(path, root, &text_model, save->reterr);
-    if (text_model) {
-        json_decref(root);
-        root = text_model;
-    }
+    HZP_TRY(hzp_json_read(path, CONFIG_BYTES_MAX, HZP_JSON_UNIQUE, &whole, save->reterr));
+    HZP_TRY(hzp_wrapper_text(path, whole, &text_model, save->reterr));
+    json_t *root = text_model ? text_model : whole;
     const char *type = save->type == HZP_BF16 ? "bfloat16" : "float32";
     /* transformers reads either name; the newer one is kept if present. */
     if (json_object_get(root, "dtype"))
         json_object_set_new(root, "dtype", json_string(type));
     if (!json_object_get(root, "dtype") || json_object_get(root, "torch_dtype"))
         json_object_set_new(root, "torch_dtype", json_string(type));
-    if (r == HZP_OK)
-        r = write_json(save, "config.json", root);
-    json_decref(root);
-    return r;
+    return write_json(save, "config.json", root);
 }
 
 /* Copies source_dir/name if it exists. */
 static int copy_file(const struct save *save, const char *name)
 {
-    char path[PATH_MAX], *data;
+    char path[PATH_MAX];
+    HZP_FREED char *data = NULL;
     size_t bytes;
     struct hzp_err_text err;
     snprintf(path, sizeof(path), "%s/%s", save->source_dir, name);
     int r = hzp_file_read(path, copied_bytes_max, &data, &bytes, &err);
     if (r < 0)
         return r == HZP_ENOENT ? HZP_OK : hzp_fail(save->reterr, r, "%s", err.text);
-    r = write_file(save, name, data, bytes);
-    free(data);
-    return r;
+    return write_file(save, name, data, bytes);
 }
 
 /* Beside config.json. */
@@ -189,15 +171,13 @@ static int read_unit(const struct save *save, int32_t u, const void **ret, void 
 static int write_turned(const struct save *save, const struct hzp_disk_tensor *d, const char *rows,
                         size_t row_bytes, struct hzp_st_writer *w)
 {
-    char *sorted = malloc((size_t)d->rows * row_bytes);
+    HZP_FREED char *sorted = malloc((size_t)d->rows * row_bytes);
     if (!sorted)
         return hzp_fail(save->reterr, HZP_ENOMEM, "%s: no memory to write %s", save->dir, d->name);
     for (int32_t r = 0; r < d->rows; r++)
         memcpy(sorted + (size_t)hzp_disk_row(d, r) * row_bytes, rows + (size_t)r * row_bytes,
                row_bytes);
-    int r = hzp_st_writer_data(w, sorted, (size_t)d->rows * row_bytes, save->reterr);
-    free(sorted);
-    return r;
+    return hzp_st_writer_data(w, sorted, (size_t)d->rows * row_bytes, save->reterr);
 }
 
 /* Writes the shard's tensors of unit u, which are consecutive in layout->disk, starting at *at. */
@@ -206,23 +186,21 @@ static int write_unit(const struct save *save, int32_t shard, int32_t u, int32_t
 {
     const struct hzp_layout *l = save->layout;
     size_t size = hzp_dtype_size(save->type);
-    void *owned;
+    HZP_FREED void *owned = NULL;
     const void *data;
-    int r = read_unit(save, u, &data, &owned);
-    HZP_TRY(r);
+    HZP_TRY(read_unit(save, u, &data, &owned));
     const char *host = data;
-    for (; *at < l->disks && r >= 0; ++*at) {
+    for (; *at < l->disks; ++*at) {
         const struct hzp_disk_tensor *d = &l->disk[*at];
         const struct hzp_tensor *t = &l->tensor[d->tensor];
         if (t->unit != u || save->shard[*at] != shard)
             break;
         size_t cols = disk_cols(l, d), offset = t->offset + (size_t)d->row0 * cols;
-        r = d->rotary ? write_turned(save, d, host + offset * size, cols * size, w)
-                      : hzp_st_writer_data(w, host + offset * size, (size_t)d->rows * cols * size,
-                                           save->reterr);
+        HZP_TRY(d->rotary ? write_turned(save, d, host + offset * size, cols * size, w)
+                          : hzp_st_writer_data(w, host + offset * size,
+                                               (size_t)d->rows * cols * size, save->reterr));
     }
-    free(owned);
-    return r;
+    return HZP_OK;
 }
 
 static int fill_shard(const struct save *save, int32_t shard, struct hzp_st_writer *w)
@@ -263,12 +241,10 @@ static int write_index(const struct save *save)
         total += (int64_t)((size_t)l->disk[i].rows * disk_cols(l, &l->disk[i]) *
                            hzp_dtype_size(save->type));
     }
-    json_t *root =
+    json_auto_t *root =
         json_pack("{s:{s:I}, s:o}", "metadata", "total_size", (json_int_t)total, "weight_map", map);
     HZP_ASSERT(root);
-    int r = write_json(save, "model.safetensors.index.json", root);
-    json_decref(root);
-    return r;
+    return write_json(save, "model.safetensors.index.json", root);
 }
 
 /* Readers prefer one of the two forms (one file, shards), so the other form left by an earlier save
@@ -292,17 +268,14 @@ static int save_model(struct save *save, size_t shard_bytes)
         return fail_io(save, save->dir, "cannot be made");
     HZP_ASSERT(save->layout->slice.ranks <= 1);
     cut_shards(save, shard_bytes);
-    int r = write_config(save);
-    if (r == HZP_OK)
-        r = copy_text_files(save);
-    for (int32_t i = 0; r == HZP_OK && i < save->shards; i++)
-        r = write_shard(save, i);
-    if (r == HZP_OK && save->shards > 1)
-        r = write_index(save);
-    if (r == HZP_OK)
-        r = remove_stale(save);
-    free(save->shard);
-    return r;
+    HZP_FREED void *shard = save->shard;
+    HZP_TRY(write_config(save));
+    HZP_TRY(copy_text_files(save));
+    for (int32_t i = 0; i < save->shards; i++)
+        HZP_TRY(write_shard(save, i));
+    if (save->shards > 1)
+        HZP_TRY(write_index(save));
+    return remove_stale(save);
 }
 
 int hzp_model_save_shards(const char *dir, struct hzp_device *dev, const struct hzp_units *units,

@@ -1,10 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "weights/config.h"
 #include "weights/config_read.h"
-#include "base/json.h"
-
-#include <math.h>
-#include <string.h>
 
 /* An object that the arithmetic reads has no member without an effect on it. */
 static int check_rope_keys(const struct hzp_config_source *src, const struct hzp_family *family,
@@ -322,13 +318,11 @@ int hzp_config_read_rope(const struct hzp_config_source *src, const struct hzp_f
                          struct hzp_model_config *c)
 {
     struct hzp_config_source own = *src;
-    json_t *flat = NULL;
+    json_auto_t *flat = NULL;
     if (family->local_theta != 0)
         HZP_TRY(read_local(src, family, c, &flat));
     own.root = flat ? flat : src->root;
-    int r = read_rope(&own, family, c);
-    json_decref(flat);
-    return r;
+    return read_rope(&own, family, c);
 }
 
 /* The pair that turns `turns` times within the original positions. */

@@ -1,16 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "weights/safetensors.h"
 
-#include "base/arena.h"
 #include "base/file.h"
 #include "base/json.h"
 
-#include <errno.h>
 #include <fcntl.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
 
 struct hzp_st_writer {
     char *path, *temporary;
@@ -86,7 +80,7 @@ static int write_header(struct hzp_st_writer *w, struct hzp_err_text *reterr)
         json_decref(w->header);
         w->header = whole;
     }
-    char *text = json_dumps(w->header, JSON_COMPACT);
+    HZP_FREED char *text = json_dumps(w->header, JSON_COMPACT);
     HZP_ASSERT(text);
     size_t used = strlen(text), padded = HZP_ROUND_UP(used, (size_t)8);
     text = hzp_xrealloc(text, padded + 1);
@@ -94,11 +88,8 @@ static int write_header(struct hzp_st_writer *w, struct hzp_err_text *reterr)
     for (int i = 0; i < 8; i++)
         length[i] = (unsigned char)((uint64_t)padded >> (8 * i));
     w->header_written = true;
-    int r = write_all(w, length, sizeof(length), reterr);
-    if (r == HZP_OK)
-        r = write_all(w, text, padded, reterr);
-    free(text);
-    return r;
+    HZP_TRY(write_all(w, length, sizeof(length), reterr));
+    return write_all(w, text, padded, reterr);
 }
 
 int hzp_st_writer_data(struct hzp_st_writer *w, const void *data, size_t size,

@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "weights/tensor_slice.h"
 
-#include <string.h>
-
 int hzp_tensor_slice_check(const struct hzp_model_config *c, int32_t ranks,
                            struct hzp_err_text *reterr)
 {

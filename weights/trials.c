@@ -1,12 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "weights/trials.h"
 
-#include "base/arena.h"
 #include "device/philox.h"
-
-#include <inttypes.h>
-#include <stdio.h>
-#include <stdlib.h>
 
 struct hzp_trials {
     struct hzp_trials_config config; /* fixed */

@@ -33,9 +33,6 @@
 #include "base/err.h"
 #include "base/thread.h"
 
-#include <stdbool.h>
-#include <stdint.h>
-
 struct hzp_trials;
 
 struct hzp_trials_config {

@@ -1,13 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "weights/units.h"
 
-#include "base/arena.h"
 #include "base/thread.h"
 #include "device/philox.h"
-
-#include <stdatomic.h>
-#include <stdlib.h>
-#include <string.h>
 
 enum { FILLERS_MAX = 15 }; /* threads beside the caller's: more do not read faster */
 

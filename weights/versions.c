@@ -1,12 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "weights/versions.h"
 
-#include "base/arena.h"
 #include "base/thread.h"
-#include <math.h>
-#include <stdatomic.h>
-#include <stdlib.h>
-#include <string.h>
 
 enum {
     RECORDS_MAX = 4096,

@@ -1,11 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "weights/wrapper.h"
 
-#include "base/base.h"
 #include "weights/families.h"
-
-#include <stdio.h>
-#include <string.h>
 
 /* Wrappers, and what their class makes of a text_config that leaves the numbers out, as Gemma 3's
  * do (transformers: Gemma3TextConfig). */
@@ -50,7 +46,7 @@ int hzp_wrapper_text(const char *path, const json_t *root, json_t **ret,
         return hzp_fail_param(reterr, HZP_EFORMAT, "text_config",
                               "%s: text_config of a %s model is missing or not an object", path,
                               w->model_type);
-    json_t *flat = json_deep_copy(text);
+    json_auto_t *flat = json_deep_copy(text);
     if (absent(flat, "model_type"))
         json_object_set_new(flat, "model_type", json_string(w->text));
     for (int i = 0; i < HZP_COUNT(shared); i++)
@@ -63,18 +59,15 @@ int hzp_wrapper_text(const char *path, const json_t *root, json_t **ret,
     if (w->heads && absent(flat, "num_attention_heads"))
         json_object_set_new(flat, "num_attention_heads", json_integer(w->heads));
     const char *type = json_string_value(json_object_get(flat, "model_type"));
-    if (!type || !hzp_family_find(type)) {
-        int r = hzp_fail_param(reterr, HZP_EUNSUP, "text_config",
-                               "%s: text_config: model_type \"%.40s\" is not supported; these are: "
-                               "%s",
-                               path, type ? type : "?", hzp_family_list());
-        json_decref(flat);
-        return r;
-    }
+    if (!type || !hzp_family_find(type))
+        return hzp_fail_param(reterr, HZP_EUNSUP, "text_config",
+                              "%s: text_config: model_type \"%.40s\" is not supported; these are: "
+                              "%s",
+                              path, type ? type : "?", hzp_family_list());
     for (int i = 0; i < HZP_COUNT(architecture); i++)
         if (!strcmp(architecture[i][0], type))
             json_object_set_new(flat, "architectures", json_pack("[s]", architecture[i][1]));
-    *ret = flat;
+    *ret = json_incref(flat);
     return HZP_OK;
 }
 

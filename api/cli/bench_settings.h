@@ -7,7 +7,7 @@
  */
 #pragma once
 
-#include <stdint.h>
+#include "base/base.h"
 
 /* `bench replay`; other benchmarks also read requests, input, output, concurrency, temperature and
  * top_p. */

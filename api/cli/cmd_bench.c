@@ -3,11 +3,6 @@
  * stands beside this one and takes the same arguments. */
 #include "api/cli/commands.h"
 
-#include <errno.h>
-#include <stdio.h>
-#include <string.h>
-#include <unistd.h>
-
 int hzp_cmd_bench(const struct hzp_options *options)
 {
     static const char name[] = "hzpserve-bench";

@@ -4,14 +4,9 @@
 #include "api/client/http_client.h"
 #include "api/cli/commands.h"
 #include "api/cli/line.h"
-#include "text/chars/textbuf.h"
 
-#include <errno.h>
 #include <signal.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/wait.h>
-#include <unistd.h>
 
 enum { PATIENCE_S = 600 };
 

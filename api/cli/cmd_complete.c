@@ -3,13 +3,8 @@
  * prompt - is read from standard input, to its end. */
 #include "api/cli/commands.h"
 #include "api/http/routes/completion.h"
-#include "base/arena.h"
 
-#include <errno.h>
 #include <signal.h>
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
 
 static volatile sig_atomic_t interrupted;
 

@@ -6,11 +6,6 @@
 #include "base/version.h"
 #include "device/about.h"
 #include "device/fallback.h"
-#include "mesh/link.h"
-
-#include "base/json.h"
-#include <stdlib.h>
-#include <string.h>
 
 /* The device's name as --device takes it: "cuda:1"; only the backend's name if it has one
  * device. */

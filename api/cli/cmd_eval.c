@@ -14,9 +14,6 @@
 #include "api/learn/examples.h"
 #include "train/checks/evaluate.h"
 
-#include <math.h>
-#include <string.h>
-
 enum { ROWS_MAX = 2048, LONGEST = INT32_MAX / 2 /* tokens of a document */ };
 
 struct eval {

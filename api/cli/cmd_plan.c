@@ -9,17 +9,8 @@
  * random weights. */
 #include "api/cli/commands.h"
 #include "api/engine/assembly.h"
-#include "base/arena.h"
-#include "base/err.h"
 #include "base/json_file.h"
 #include "mesh/paths/paths.h"
-#include "nanobatch/run/exec.h"
-
-#include <errno.h>
-#include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 /* ---- paths of micro-batches over slow links ---- */
 

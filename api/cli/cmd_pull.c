@@ -11,21 +11,12 @@
 #include "api/cli/commands.h"
 #include "api/cli/transfer.h"
 #include "api/learn/checkpoint.h"
-#include "api/learn/fingerprint.h"
 #include "api/learn/upload.h"
-#include "base/arena.h"
 #include "base/file.h"
 #include "base/hash.h"
-#include "weights/layout.h"
 #include "weights/model_dir.h"
 
-#include <errno.h>
 #include <fcntl.h>
-#include <inttypes.h>
-#include <limits.h>
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
 
 enum { CURRENT_TRIES = 20 };
 

@@ -7,15 +7,8 @@
 #include "api/cli/commands.h"
 #include "api/cli/transfer.h"
 #include "api/learn/manifest.h"
-#include "base/arena.h"
 #include "base/json_file.h"
-#include "weights/layout.h"
 #include "weights/model_dir.h"
-
-#include <inttypes.h>
-#include <limits.h>
-#include <stdlib.h>
-#include <string.h>
 
 enum { PULLED_BYTES_MAX = 1 << 20 };
 

@@ -8,13 +8,7 @@
 #include "base/version.h"
 
 #include <dirent.h>
-#include <errno.h>
-#include <inttypes.h>
-#include <limits.h>
 #include <sched.h>
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
 
 int hzp_cmd_ranks_start(const struct hzp_options *options, const struct hzp_launch_keep *keep)
 {

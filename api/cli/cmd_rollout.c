@@ -22,23 +22,14 @@
 #include "api/cli/commands.h"
 #include "api/cli/signals.h"
 #include "api/cli/transfer.h"
-#include "api/engine/engine.h"
 #include "api/http/routes/field_table.h"
 #include "api/http/routes/routes.h"
 #include "api/http/wire/fields.h"
 #include "api/learn/checkpoint.h"
 #include "base/file.h"
-#include "base/json.h"
 
-#include <inttypes.h>
-#include <limits.h>
-#include <math.h>
 #include <signal.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/stat.h>
-#include <time.h>
-#include <unistd.h>
 
 enum { BAR = 32, LINES_MAX = 16384 };
 static const char kept_name[] = "before-rollouts";

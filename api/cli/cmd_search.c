@@ -11,18 +11,11 @@
 #include "api/engine/assembly.h"
 #include "api/engine/group.h"
 #include "api/engine/exclusions.h"
-#include "base/arena.h"
-#include "base/thread.h"
-#include "nanobatch/search/measure.h"
 #include "nanobatch/search/pipeline.h"
 #include "nanobatch/search/search.h"
 #include "nanobatch/search/search_file.h"
 
-#include <limits.h>
 #include <signal.h>
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
 
 /* Minimum bytes of weights in the measured layers, several times the size of any cache; and the
  * minimum number of layers. */

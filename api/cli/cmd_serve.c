@@ -15,15 +15,8 @@
 #include "api/engine/rejoin.h"
 #include "api/http/server.h"
 #include "base/log.h"
-#include "base/thread.h"
-#include "mesh/launch/launch.h"
 
-#include <inttypes.h>
-#include <limits.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 static const uint64_t SEND_NS = 5000000000ull; /* time limit for sending complete answers */
 

@@ -3,8 +3,6 @@
 #include "api/cli/commands.h"
 #include "api/learn/state_tool.h"
 
-#include <string.h>
-
 int hzp_cmd_state(const struct hzp_options *options)
 {
     static const char *const action[] = {"list", "check", "repair"};

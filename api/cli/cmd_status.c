@@ -6,15 +6,8 @@
  * looks. */
 #include "api/cli/commands.h"
 #include "api/cli/transfer.h"
-#include "base/arena.h"
-#include "base/json.h"
-#include "base/thread.h"
 
-#include <math.h>
 #include <signal.h>
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
 
 enum { PAGE_BYTES_MAX = 4 << 20 };
 

@@ -4,10 +4,6 @@
 #include "api/client/http_client.h"
 #include "api/cli/commands.h"
 
-#include <errno.h>
-#include <stdio.h>
-#include <string.h>
-
 enum { PATIENCE_S = 60, TRACE_BYTES_MAX = 256 << 20 };
 
 static int write_file(const char *path, const struct hzp_http_stream *in,

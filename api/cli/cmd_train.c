@@ -12,28 +12,20 @@
  * numbers as an uninterrupted one. */
 #include "api/cli/commands.h"
 #include "api/cli/signals.h"
-#include "api/engine/assembly.h"
 #include "api/engine/exclusions.h"
 #include "api/engine/fill.h"
 #include "api/engine/follow.h"
 #include "api/learn/checkpoint.h"
 #include "api/learn/examples.h"
 #include "api/learn/train_log.h"
-#include "base/arena.h"
 #include "base/file.h"
 #include "base/hash.h"
 #include "base/log.h"
 #include "train/checks/evaluate.h"
 #include "weights/model_dir.h"
 
-#include <inttypes.h>
-#include <limits.h>
-#include <math.h>
 #include <signal.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 static const float init_std = 0.02f;   /* for the weights of a model from scratch */
 enum { COPIED_BYTES_MAX = 256 << 20 }; /* of a tokenizer's file */

@@ -21,12 +21,6 @@
  */
 #include "api/cli/commands.h"
 #include "api/client/http_client.h"
-#include "base/json.h"
-
-#include <stdarg.h>
-#include <stdlib.h>
-#include <string.h>
-#include <time.h>
 
 enum {
     PATIENCE_S = 3700,

@@ -6,11 +6,8 @@
 #include "base/log.h"
 #include "base/version.h"
 #include "device/about.h"
-#include "mesh/launch/launch.h"
 
 #include <signal.h>
-#include <stdio.h>
-#include <string.h>
 
 int hzp_command_failed(int code, const struct hzp_err_text *err)
 {

@@ -9,7 +9,6 @@
 #pragma once
 
 #include "api/cli/options.h"
-#include "mesh/launch/ranks.h"
 
 /* Prints the error of a failed call, and returns the exit status: 2 if it names an option, else
  * 1. */

@@ -4,12 +4,7 @@
 #include "base/file.h"
 
 #include <histedit.h>
-#include <limits.h>
 #include <locale.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
 
 enum { HISTORY_LINES = 1000 };
 

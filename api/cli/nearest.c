@@ -3,9 +3,6 @@
 
 #include "base/base.h"
 
-#include <stdio.h>
-#include <string.h>
-
 enum { LETTERS_MAX = 48 };
 
 /* Optimal string alignment distance of two words of at most LETTERS_MAX letters. */

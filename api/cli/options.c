@@ -4,22 +4,11 @@
 #include "api/cli/nearest.h"
 #include "api/cli/option_table.h"
 #include "api/client/http_client.h"
-#include "base/arena.h"
-#include "base/base.h"
 #include "base/decimal.h"
-#include "base/err.h"
 #include "base/file.h"
 
-#include <errno.h>
 #include <glob.h>
-#include <limits.h>
-#include <stdbool.h>
-#include <stddef.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 /* Looks beside the program: ../share/hzpserve/models/world of an installation, or ../models/world
  * of a build folder in the source tree.  False: in neither place is a config.json. */

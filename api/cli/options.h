@@ -17,9 +17,6 @@
 #include "api/engine/settings.h"
 #include "api/http/wire/settings.h"
 #include "api/learn/forms.h"
-#include "base/err.h"
-
-#include <stdio.h>
 
 enum hzp_command {
     HZP_COMMAND_SERVE = 1,

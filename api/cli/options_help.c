@@ -3,8 +3,6 @@
 #include "api/cli/nearest.h"
 #include "api/cli/option_table.h"
 
-#include <string.h>
-
 /* The text of this kind, the beginning of its name; NULL: there is none. */
 static const char *find(const char *kind, const char *name)
 {

@@ -1,16 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "api/cli/quiet.h"
 
-#include "base/base.h"
 #include "base/file.h"
 #include "base/thread.h"
 #include "device/philox.h"
-
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <time.h>
-#include <unistd.h>
 
 double hzp_quiet_busy(const char *text, const cpu_set_t *cpus)
 {

@@ -8,9 +8,9 @@
  */
 #pragma once
 
+#include "base/base.h"
+
 #include <sched.h>
-#include <stdbool.h>
-#include <stdint.h>
 
 struct hzp_quiet {
     uint64_t begin_ns;

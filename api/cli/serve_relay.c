@@ -9,8 +9,6 @@
 #include "api/http/server.h"
 #include "api/relay/relay.h"
 #include "base/log.h"
-#include "base/thread.h"
-#include "mesh/launch/launch.h"
 #include "mesh/launch/life.h"
 
 #include <sys/resource.h>

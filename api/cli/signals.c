@@ -1,12 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "api/cli/signals.h"
 
-#include "base/base.h"
-
 #include <pthread.h>
-#include <string.h>
-#include <time.h>
-#include <unistd.h>
 
 /* Only what is safe in a signal handler. */
 static void quit(int number)

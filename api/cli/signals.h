@@ -15,9 +15,9 @@
  */
 #pragma once
 
+#include "base/base.h"
+
 #include <signal.h>
-#include <stdbool.h>
-#include <stdint.h>
 
 enum hzp_signal {
     HZP_SIGNAL_NONE,

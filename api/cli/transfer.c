@@ -1,13 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "api/cli/transfer.h"
 
-#include "base/json.h"
-
-#include <stdarg.h>
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
-
 enum { PATIENCE_S = 3700, TRIES = 10, ANSWER_BYTES_MAX = 64 << 20 };
 
 /* Whether the answer says that the same request may succeed later. */

@@ -10,8 +10,6 @@
 
 #include "api/client/http_client.h"
 
-#include "base/json.h"
-
 /* Takes over body, NULL: none.  *ret: the answer, the caller's, NULL after an error; ret NULL: it
  * is not wanted.  format: the route's.  HZP_EIO, or HZP_EINVAL with the server's text. */
 int hzp_transfer_json(const struct hzp_http_host *server, const char *method, json_t *body,

@@ -9,12 +9,6 @@
 #include "mesh/peers/selftest.h"
 #include "nanobatch/search/search_file.h"
 #include "weights/fp8.h"
-#include "weights/tensor_slice.h"
-
-#include <inttypes.h>
-#include <math.h>
-#include <stdio.h>
-#include <string.h>
 
 /* The model used without a directory: the shape of a common small model. */
 static const struct hzp_model_config built_in = {

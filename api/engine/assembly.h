@@ -28,17 +28,12 @@
 
 #include "api/engine/axes.h"
 #include "api/engine/memory_plan.h"
-#include "api/engine/settings.h"
 #include "api/front/message.h"
-#include "nanobatch/loop.h"
 #include "nanobatch/search/rig.h"
 #include "serve/scheduler.h"
-#include "text/chat/chat.h"
 #include "text/chat/structure.h"
-#include "text/tokenizer/tokenizer.h"
 #include "train/learner/by_link.h"
 #include "train/learner/by_step.h"
-#include "train/conductor/trainer.h"
 
 /* The maximum sizes of a rig's steps. */
 struct hzp_assembly_rig {

@@ -2,16 +2,8 @@
 #include "api/engine/effect.h"
 
 #include "api/engine/question.h"
-#include "api/learn/examples.h"
 #include "api/learn/lessons.h"
-#include "base/arena.h"
 #include "base/log.h"
-#include "base/thread.h"
-
-#include <inttypes.h>
-#include <math.h>
-#include <stdlib.h>
-#include <string.h>
 
 enum {
     EFFECT_WAITING = 8, /* lessons */

@@ -5,14 +5,7 @@
 #include "api/engine/group.h"
 #include "api/engine/exclusions.h"
 #include "api/learn/fingerprint.h"
-#include "base/arena.h"
 #include "base/log.h"
-#include "base/thread.h"
-
-#include <errno.h>
-#include <stdlib.h>
-#include <string.h>
-#include <time.h>
 
 enum phase { OPENING, RUNNING, ENDED };
 enum { OBSERVED_NS = 500000000 }; /* a version waits no longer for what is measured of it */

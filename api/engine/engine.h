@@ -18,9 +18,7 @@
 #include "api/engine/assembly.h"
 #include "api/engine/effect.h"
 #include "api/front/front.h"
-#include "api/learn/state.h"
 #include "api/rollout/rollouts.h"
-#include "mesh/launch/ranks.h"
 
 struct hzp_engine_config {
     const struct hzp_engine_settings *settings; /* borrowed for the engine's lifetime */

@@ -3,9 +3,6 @@
 
 #include "base/words.h"
 
-#include <stdio.h>
-#include <string.h>
-
 /* Whether all these facts are so.  ONE, SEVERAL: ranks; ALONE: neither replicas nor parts of one;
  * GROUPS: --ranks makes several tensor groups. */
 static bool applies(const char *facts, const struct hzp_engine_settings *s, int ranks)

@@ -3,10 +3,6 @@
 
 #include "weights/model_dir.h"
 
-#include <math.h>
-#include <stdlib.h>
-#include <string.h>
-
 static bool is_norm(enum hzp_role role)
 {
     return role == HZP_ATTN_NORM || role == HZP_MLP_NORM || role == HZP_FINAL_NORM ||

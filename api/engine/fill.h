@@ -9,7 +9,6 @@
  */
 #pragma once
 
-#include "weights/versions.h"
 #include "nanobatch/loop.h"
 #include "serve/kvpool.h"
 #include "train/learner/learner.h"

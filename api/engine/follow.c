@@ -8,8 +8,6 @@
 #include "nanobatch/member.h"
 #include "train/learner/tensor_state.h"
 
-#include <inttypes.h>
-
 static const uint64_t slice_ns = 100000000; /* the longest step */
 
 struct follow {

@@ -1,13 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "api/engine/group.h"
 
-#include "base/arena.h"
-#include "weights/config.h"
 #include "weights/tensor_slice.h"
-
-#include <inttypes.h>
-#include <stdlib.h>
-#include <string.h>
 
 /* ---- options ---- */
 

@@ -13,9 +13,6 @@
 #pragma once
 
 #include "api/engine/settings.h"
-#include "mesh/link.h"
-
-#include <limits.h>
 
 /* Whether so many ranks can serve this model in groups of settings->ranks.tensor; of the model only
  * its configuration is read.  HZP_EINVAL: the number of ranks, or what of the model they do not

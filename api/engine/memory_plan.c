@@ -2,14 +2,9 @@
 #include "api/engine/memory_plan.h"
 
 #include "base/log.h"
-#include "mesh/link.h"
 #include "serve/kvpool.h"
 #include "serve/request.h"
-#include "train/learner/learner.h"
 #include "train/history/snapshot.h"
-
-#include <stdarg.h>
-#include <string.h>
 
 /* The shortest maximum sequence length that is accepted without --context: a server with less is
  * not useful. */

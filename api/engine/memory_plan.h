@@ -9,13 +9,8 @@
 #pragma once
 
 #include "api/engine/settings.h"
-#include "nanobatch/model/forward.h"
 #include "nanobatch/run/driver.h"
 #include "nanobatch/run/exec.h"
-#include "nanobatch/model/train_space.h"
-#include "train/conductor/trainer.h"
-
-#include <stdio.h>
 
 enum { HZP_MEMORY_LINES_MAX = 16 };
 

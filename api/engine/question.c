@@ -2,10 +2,6 @@
 #include "api/engine/question.h"
 
 #include "api/learn/lessons.h"
-#include "base/arena.h"
-
-#include <stdlib.h>
-#include <string.h>
 
 bool hzp_question_prompt(const struct hzp_sample *s, int32_t *ret_begin, int32_t *ret_end)
 {

@@ -8,9 +8,6 @@
 
 #include "train/table/sample_log.h"
 
-#include <stdbool.h>
-#include <stdint.h>
-
 enum {
     HZP_OWN_TOKENS = 32,   /* an answer that was taught is compared so far */
     HZP_OTHER_TOKENS = 16, /* another one so far */

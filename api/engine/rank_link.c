@@ -1,15 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "api/engine/rank_link.h"
 
-#include "base/arena.h"
 #include "base/log.h"
-#include "device/device.h"
-#include "mesh/launch/launch.h"
-
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
 
 /* Blocks of the device that transfers beside serving may occupy: few, because serving needs the
  * others.  Steps wait for theirs, which take what NCCL likes; on a lane with SMs of its own, which

@@ -12,7 +12,6 @@
 #pragma once
 
 #include "api/engine/settings.h"
-#include "mesh/link.h"
 
 /* joins: rank 0 runs already and calls none of these: nothing is exchanged. */
 

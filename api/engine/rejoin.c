@@ -2,13 +2,8 @@
 #include "api/engine/rejoin.h"
 
 #include "api/engine/shards.h"
-#include "base/arena.h"
 #include "base/log.h"
-#include "base/thread.h"
 #include "train/history/trainer_rejoin.h"
-
-#include <inttypes.h>
-#include <stdlib.h>
 
 enum { LOOK_NS = 100000000 };
 

@@ -12,11 +12,8 @@
  */
 #pragma once
 
-#include "device/device.h"
 #include "mesh/launch/ranks.h"
-#include "nanobatch/split/policy.h"
 #include "train/conductor/trainer.h"
-#include "weights/config.h"
 
 enum { HZP_OPTIONS_LIST_MAX = 16 };
 

@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "api/engine/shards.h"
 
-#include <string.h>
-
 /* What rank 0 tells the others. */
 struct told {
     struct hzp_groups groups;

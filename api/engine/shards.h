@@ -7,7 +7,6 @@
 #pragma once
 
 #include "api/engine/memory_plan.h"
-#include "mesh/link.h"
 
 struct hzp_shards_request {
     struct hzp_link *link;                   /* borrowed; NULL: there is one rank */

@@ -1,11 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "api/front/dispatch.h"
 
-#include "base/arena.h"
 #include "device/philox.h"
-
-#include <stdlib.h>
-#include <string.h>
 
 enum {
     CHUNK = 32,       /* tokens */

@@ -2,12 +2,7 @@
 /* api/front/front.c - requests: where each is computed, and how it ends. */
 #include "api/front/front_state.h"
 
-#include "base/arena.h"
 #include "base/log.h"
-
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 /* An id is a serial number and the index of the request. */
 enum { INDEX_BITS = 24 };

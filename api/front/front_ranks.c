@@ -4,10 +4,6 @@
 
 #include "base/log.h"
 
-#include <inttypes.h>
-#include <stdio.h>
-#include <string.h>
-
 enum { RECORDS = 64 /* newest versions that are compared */ };
 
 void hzp_front_lose(struct hzp_front *f, int rank, const char *why)

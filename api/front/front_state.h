@@ -8,8 +8,6 @@
 
 #include "api/front/dispatch.h"
 #include "api/front/front.h"
-#include "base/thread.h"
-#include "mesh/peers/pipe.h"
 
 /* A request that is not this process's scheduler's. */
 struct hzp_remote {

@@ -2,8 +2,6 @@
 /* api/front/front_thread.c - the thread that owns the front's socket. */
 #include "api/front/front_state.h"
 
-#include <stdio.h>
-
 static const uint64_t beat_ns = 250000000u;
 
 /* Sends to a rank.  False: not now, or it is gone. */

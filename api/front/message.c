@@ -1,12 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "api/front/message.h"
 
-#include "base/arena.h"
 #include "nanobatch/model/path.h"
-
-#include <math.h>
-#include <stdlib.h>
-#include <string.h>
 
 static const char magic[8] = "hzprep2";
 

@@ -26,7 +26,6 @@
  */
 #pragma once
 
-#include "base/err.h"
 #include "nanobatch/split/policy.h"
 #include "serve/request.h"
 

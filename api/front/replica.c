@@ -1,14 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "api/front/replica.h"
 
-#include "base/arena.h"
 #include "base/log.h"
-#include "base/thread.h"
 #include "nanobatch/split/split.h"
-
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 static const uint64_t news_ns = 500000000u; /* after which there are some in any case */
 static const uint64_t hello_ns = 500000000u;

@@ -7,10 +7,7 @@
 #include "api/http/routes/operator.h"
 #include "api/http/routes/taught.h"
 #include "api/learn/fingerprint.h"
-#include "base/arena.h"
 #include "base/log.h"
-
-#include <stdlib.h>
 
 static struct hzp_taught *open_taught(const struct hzp_engine *engine)
 {

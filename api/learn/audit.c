@@ -1,20 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "api/learn/audit.h"
 
-#include "base/arena.h"
 #include "base/file.h"
 #include "base/log.h"
 #include "base/thread.h"
 
-#include <errno.h>
 #include <fcntl.h>
-#include <limits.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/stat.h>
-#include <time.h>
-#include <unistd.h>
 
 struct hzp_audit {
     char *path;

@@ -1,24 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "api/learn/checkpoint.h"
 
-#include "base/arena.h"
 #include "base/file.h"
 #include "weights/model_dir.h"
-#include "weights/safetensors.h"
 
 #include <dirent.h>
-#include <errno.h>
 #include <fcntl.h>
-#include <inttypes.h>
-#include <limits.h>
 #include <linux/fs.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/ioctl.h>
 #include <sys/stat.h>
-#include <time.h>
-#include <unistd.h>
 
 static const char prefix[] = "checkpoint-", unfinished[] = ".tmp";
 

@@ -3,8 +3,6 @@
 
 #include "text/chars/textbuf.h"
 
-#include <string.h>
-
 struct reader {
     const char *at, *end;
     char delimiter;

@@ -32,7 +32,6 @@
 #pragma once
 
 #include "api/learn/forms.h"
-#include "base/json.h"
 #include "base/thread.h"
 #include "text/chat/chat.h"
 #include "text/tokenizer/tokenizer.h"

@@ -2,16 +2,9 @@
 /* api/learn/examples_body.c - bodies of examples, whole or in pieces: parsed, and accepted. */
 #include "api/learn/csv.h"
 #include "api/learn/examples_parts.h"
-#include "base/arena.h"
 #include "base/chars.h"
-#include "base/err.h"
 #include "base/hash.h"
-#include "base/json.h"
-#include "text/chars/textbuf.h"
 
-#include <inttypes.h>
-#include <stdlib.h>
-#include <string.h>
 #include <strings.h>
 
 /* Cuts a body of examples, which arrives in pieces, into the texts of single

@@ -3,8 +3,6 @@
 #include "api/learn/examples.h"
 #include "base/log.h"
 
-#include <stdlib.h>
-
 static int reserve(struct hzp_examples *ex, int32_t count, int64_t tokens,
                    struct hzp_err_text *reterr)
 {

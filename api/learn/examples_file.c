@@ -6,10 +6,6 @@
 #include "base/file.h"
 #include "base/log.h"
 
-#include <inttypes.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <strings.h>
 
 /* Documents are the texts between these marks, stripped of white space at both ends. */

@@ -1,20 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "api/learn/fingerprint.h"
 
-#include "base/arena.h"
 #include "base/file.h"
 #include "base/hash.h"
 #include "weights/safetensors.h"
 
 #include <dirent.h>
-#include <errno.h>
-#include <inttypes.h>
-#include <limits.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 enum {
     /* So many pieces of so many bytes are read of a tensor larger than all pieces together. */

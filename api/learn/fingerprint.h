@@ -9,8 +9,6 @@
 #include "text/tokenizer/tokenizer.h"
 #include "weights/layout.h"
 
-#include <stdatomic.h>
-
 enum { HZP_FINGERPRINT_SIZE = 128 };
 
 /* Shapes and vocabulary: they define what a token id in the log means, and which weights it belongs

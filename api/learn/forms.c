@@ -1,14 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "api/learn/forms.h"
 
-#include "base/json.h"
 #include "base/words.h"
 #include "text/chat/learned.h"
-
-#include <stdarg.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 void hzp_form_fini(struct hzp_form *form)
 {

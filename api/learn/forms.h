@@ -28,8 +28,6 @@
 #include "base/err.h"
 #include "text/chars/textbuf.h"
 
-#include "base/json.h"
-
 /* What the fields of prompt and completion are called; NULL: so. */
 struct hzp_example_fields {
     const char *prompt, *completion;

@@ -1,16 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "api/learn/gate_file.h"
 
-#include "base/arena.h"
 #include "base/decimal.h"
 #include "base/file.h"
-#include "base/json.h"
-
-#include <errno.h>
-#include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 enum { SAMPLES_MAX = 1 << 20 };
 

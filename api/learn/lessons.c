@@ -1,15 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "api/learn/lessons.h"
 
-#include "api/learn/examples.h"
 #include "api/learn/state_private.h"
-#include "base/arena.h"
 #include "base/log.h"
-
-#include <inttypes.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 enum { PAGE = 64 };
 

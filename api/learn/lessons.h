@@ -8,8 +8,6 @@
 
 #include "api/learn/state.h"
 
-#include "base/json.h"
-
 enum hzp_lesson_state {
     HZP_LESSON_WAITING, /* or it is being learned */
     HZP_LESSON_LEARNED, /* the serving version is done with all of it */

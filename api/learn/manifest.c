@@ -1,19 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "api/learn/manifest.h"
 
-#include "base/arena.h"
 #include "base/file.h"
 #include "base/hash.h"
-#include "base/json.h"
 #include "weights/model_dir.h"
-
-#include <errno.h>
-#include <inttypes.h>
-#include <limits.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
 
 /* --- Numbers and texts ------------------------------------------------------------------------ */
 

@@ -15,9 +15,6 @@
 #include "api/learn/fingerprint.h"
 #include "weights/units.h"
 
-#include "base/json.h"
-#include <stdatomic.h>
-
 enum {
     HZP_MANIFEST_FILES_MAX = 16,
     HZP_MANIFEST_UNITS_MAX = 4096,

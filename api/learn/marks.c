@@ -2,8 +2,6 @@
 /* api/learn/marks.c - which examples are not learned any more: skipped, deleted, rejected. */
 #include "api/learn/state_private.h"
 
-#include <stdlib.h>
-
 int hzp_state_read_marks(struct hzp_state *s, struct hzp_err_text *reterr)
 {
     struct hzp_mark *mark = NULL;

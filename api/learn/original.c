@@ -6,16 +6,10 @@
  *       --keep have room for it;
  *     - when the version is given a name, or exported, while another one serves. */
 #include "api/learn/checkpoint.h"
-#include "api/learn/fingerprint.h"
 #include "api/learn/state_private.h"
 #include "base/file.h"
 #include "base/log.h"
 #include "weights/model_dir.h"
-
-#include <limits.h>
-#include <stdio.h>
-#include <string.h>
-#include <unistd.h>
 
 bool hzp_state_is_original(struct hzp_state *s, uint64_t id)
 {

@@ -1,11 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "api/learn/outlook.h"
 
-#include "base/thread.h"
 #include "nanobatch/split/split.h"
-
-#include <math.h>
-#include <stdlib.h>
 
 enum { FAILED, PAUSED, TRIAL, SLOT, STALENESS, OWN };
 

@@ -10,7 +10,6 @@
  */
 #pragma once
 
-#include "nanobatch/loop.h"
 #include "train/conductor/trainer.h"
 
 struct hzp_outlook {

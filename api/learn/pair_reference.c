@@ -1,14 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* api/learn/pair_reference.c - computes pairs, and what teachers say, by the version that serves,
  * before they are kept. */
-#include <math.h>
-#include <stdlib.h>
-
 #include "api/learn/examples_parts.h"
 #include "api/learn/lessons.h"
-#include "base/arena.h"
-#include "base/thread.h"
-#include "nanobatch/loop.h"
 #include "serve/scheduler.h"
 
 static const uint64_t full_ns = 10000000; /* until a full queue is tried again */

@@ -9,9 +9,6 @@
  *
  * Each answer is read as the completion of the prompt, so it has the tokens that it would have as
  * an example of its own. */
-#include <stdlib.h>
-#include <string.h>
-
 #include "api/learn/examples_parts.h"
 #include "base/words.h"
 

@@ -8,12 +8,8 @@
  *
  * Each is read as an example of its own, with it in the place of the prompt, or of the user's last
  * message before the answer, and with the same answer: so its tokens are those of a request. */
-#include <stdio.h>
-#include <string.h>
-
 #include "api/learn/examples_parts.h"
 #include "api/learn/lessons.h"
-#include "base/arena.h"
 #include "base/words.h"
 #include "text/chat/learned.h"
 

@@ -14,10 +14,6 @@
 #include "train/history/trainer_rejoin.h"
 #include "train/history/trainer_suspend.h"
 
-#include <inttypes.h>
-#include <limits.h>
-#include <stdio.h>
-
 /* --- Another thread --------------------------------------------------------------------------- */
 
 int hzp_state_rejoin(struct hzp_state *s, hzp_state_giver *give, void *ctx,

@@ -4,12 +4,6 @@
 #include "api/learn/state_private.h"
 #include "weights/model_dir.h"
 
-#include <inttypes.h>
-#include <limits.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
 /* --- Reading ---------------------------------------------------------------------------------- */
 
 /* The directory of a version on disk. */

@@ -3,11 +3,6 @@
 
 #include "base/decimal.h"
 
-#include <errno.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
 static const int64_t most = 1000000000;
 
 static int bad_part(const char *part, int bytes, struct hzp_err_text *reterr)

@@ -17,8 +17,6 @@
 
 #include "base/err.h"
 
-#include <stdint.h>
-
 struct hzp_retention {
     int64_t last, hourly, every; /* 0: keeps none */
     int64_t bytes;               /* 0: unlimited */

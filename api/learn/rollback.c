@@ -22,16 +22,8 @@
  * what the next start, or the next meeting of the ranks (rejoin.c), goes on from. */
 #include "api/learn/checkpoint.h"
 #include "api/learn/state_private.h"
-#include "base/arena.h"
 #include "train/history/trainer_suspend.h"
 #include "weights/model_dir.h"
-
-#include <inttypes.h>
-#include <limits.h>
-#include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 enum { PIECE = 256, CANDIDATES = 256 };
 

@@ -1,9 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* api/learn/row_losses.c - what stands beside tokens in an example: weights, a loss, columns, soft
  * targets. */
-#include <math.h>
-#include <string.h>
-
 #include "api/learn/examples_parts.h"
 #include "base/words.h"
 #include "text/chat/learned.h"

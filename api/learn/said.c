@@ -7,11 +7,7 @@
  * Thread: any but the engine's (one lock inside), because it reads the log. */
 #include "api/learn/lessons.h"
 #include "api/learn/state_private.h"
-#include "base/arena.h"
 #include "base/hash.h"
-
-#include <inttypes.h>
-#include <stdlib.h>
 
 enum { PLACES = 16384, TOLD = 10, PIECE = 256, SHOWN_TOKENS = 24 };
 

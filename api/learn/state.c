@@ -1,22 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* api/learn/state.c - opening a state, restoring it, accepting examples. */
 #include "api/learn/checkpoint.h"
-#include "api/learn/fingerprint.h"
 #include "api/learn/state_private.h"
-#include "base/arena.h"
 #include "base/file.h"
 #include "base/hash.h"
 #include "base/log.h"
-#include "train/history/snapshot.h"
 
-#include <errno.h>
-#include <inttypes.h>
-#include <limits.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 enum {
     BACKLOG_PIECE = 256,

@@ -27,11 +27,7 @@
 #pragma once
 
 #include "api/learn/examples.h"
-#include "nanobatch/loop.h"
-#include "text/tokenizer/tokenizer.h"
 #include "train/conductor/trainer.h"
-
-#include "base/json.h"
 
 struct hzp_state;
 

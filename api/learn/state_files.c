@@ -2,23 +2,14 @@
 /* api/learn/state_files.c - the file thread: the journal of versions, checkpoints, and what has to
  * be read or written while the server runs. */
 #include "api/learn/checkpoint.h"
-#include "api/learn/fingerprint.h"
 #include "api/learn/outlook.h"
 #include "api/learn/state_private.h"
-#include "base/arena.h"
 #include "base/file.h"
 #include "base/log.h"
 #include "train/history/trainer_suspend.h"
 #include "weights/model_dir.h"
 
-#include <errno.h>
 #include <fcntl.h>
-#include <inttypes.h>
-#include <limits.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
 
 enum {
     RECORDS_MAX = 4096, /* as many as the store keeps */

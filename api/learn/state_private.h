@@ -13,15 +13,9 @@
 #include "api/learn/audit.h"
 #include "api/learn/gate_file.h"
 #include "api/learn/retention.h"
-#include "api/learn/state.h"
 #include "api/learn/update_log.h"
 #include "api/learn/upload.h"
 #include "api/learn/versions.h"
-#include "base/thread.h"
-#include "nanobatch/border.h"
-
-#include <limits.h>
-#include <stdatomic.h>
 
 enum {
     HZP_STATE_FAILED_PIECE = 256, /* failed samples looked at together */

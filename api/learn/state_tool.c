@@ -3,15 +3,7 @@
 
 #include "api/learn/checkpoint.h"
 #include "api/learn/fingerprint.h"
-#include "train/table/sample_log.h"
 #include "weights/model_dir.h"
-
-#include <errno.h>
-#include <inttypes.h>
-#include <limits.h>
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
 
 enum { LOGGED_MAX = 4096 };
 

@@ -13,9 +13,6 @@
 
 #include "base/err.h"
 
-#include <stdint.h>
-#include <stdio.h>
-
 enum hzp_state_action { HZP_STATE_LIST, HZP_STATE_CHECK, HZP_STATE_REPAIR };
 
 /* Writes a report to out.  *ret_damaged: checkpoints and examples that are damaged, and were not

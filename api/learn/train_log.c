@@ -1,22 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "api/learn/train_log.h"
 
-#include "base/arena.h"
 #include "base/file.h"
 #include "base/json.h"
-#include "base/thread.h"
 
-#include <errno.h>
-#include <inttypes.h>
-#include <limits.h>
-#include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/ioctl.h>
 #include <sys/stat.h>
-#include <time.h>
-#include <unistd.h>
 
 static const uint64_t bar_ns = 100000000, plain_ns = 5000000000;
 

@@ -1,14 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "api/learn/update_log.h"
 
-#include "base/arena.h"
 #include "base/log.h"
-#include "base/thread.h"
-
-#include <math.h>
-#include <inttypes.h>
-#include <stdio.h>
-#include <stdlib.h>
 
 enum { REPORTS = 256, VERSIONS = 256 };
 

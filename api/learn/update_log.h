@@ -17,7 +17,6 @@
 #pragma once
 
 #include "train/conductor/trainer.h"
-#include "weights/versions.h"
 
 struct hzp_update_log;
 

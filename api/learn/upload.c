@@ -2,20 +2,11 @@
 #include "api/learn/upload.h"
 
 #include "api/learn/checkpoint.h"
-#include "base/arena.h"
 #include "base/file.h"
-#include "base/thread.h"
 #include "weights/model_dir.h"
 
-#include <errno.h>
 #include <fcntl.h>
-#include <inttypes.h>
-#include <limits.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 struct hzp_upload {
     /* fixed */

@@ -3,21 +3,12 @@
 
 #include "api/learn/checkpoint.h"
 #include "api/learn/state_private.h"
-#include "base/arena.h"
 #include "base/file.h"
 #include "base/log.h"
 #include "base/words.h"
 #include "train/history/trainer_suspend.h"
 
-#include <ctype.h>
-#include <errno.h>
 #include <fcntl.h>
-#include <inttypes.h>
-#include <limits.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
 
 enum { KEPT_ROOM = 2048, RECORDS_MAX = 4096 };
 

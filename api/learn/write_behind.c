@@ -6,8 +6,6 @@
 #include "api/learn/checkpoint.h"
 #include "api/learn/state_private.h"
 
-#include <inttypes.h>
-
 static void *saver_main(void *arg)
 {
     struct hzp_state *s = arg;

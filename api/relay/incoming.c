@@ -3,10 +3,6 @@
 
 #include "base/err.h"
 
-#include <errno.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <strings.h>
 
 static const char control[] = ": hzp "; /* how control lines begin */

@@ -18,9 +18,6 @@
 
 #include "text/chars/textbuf.h"
 
-#include <stdbool.h>
-#include <stdint.h>
-
 enum { HZP_INCOMING_HEAD_MAX = 64 << 10 };
 
 enum hzp_incoming_part {

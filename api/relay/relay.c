@@ -3,16 +3,10 @@
 #include "api/relay/relay_state.h"
 
 #include "api/http/wire/target.h"
-#include "base/arena.h"
-#include "base/thread.h"
 #include "base/words.h"
 
-#include <ctype.h>
-#include <stdlib.h>
-#include <string.h>
 #include <strings.h>
 #include <sys/random.h>
-#include <time.h>
 
 enum { BLOCK_BYTES = 16 << 10 };
 static const uint64_t HEALTH_NS = 900000000u; /* less than a second, which probes often wait */

@@ -9,8 +9,6 @@
 #include "api/relay/incoming.h"
 #include "api/relay/relay.h"
 
-#include <stdatomic.h>
-
 enum {
     HZP_CALL_BODY_MAX =
         256 << 10, /* part of an answer that is held for a client that does not read */

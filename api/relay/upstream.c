@@ -2,18 +2,12 @@
 /* api/relay/upstream.c - the thread that owns the connections to rank 0, one for each request. */
 #include "api/relay/relay_state.h"
 
-#include "base/arena.h"
 #include "base/log.h"
-#include "base/thread.h"
 
-#include <errno.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <sys/socket.h>
 #include <sys/un.h>
-#include <unistd.h>
 
 enum { READ_BYTES = 64 << 10, EVENTS = 64 };
 static const uint64_t RETRY_NS = 50000000u; /* the socket's queue is full, or rank 0 was lost */

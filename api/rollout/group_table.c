@@ -1,12 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "api/rollout/group_table.h"
 
-#include "base/arena.h"
-
-#include <math.h>
-#include <stdlib.h>
-#include <string.h>
-
 void hzp_rollout_table_init(struct hzp_rollout_table *ret,
                             const struct hzp_rollout_table_config *config)
 {

@@ -1,20 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "api/rollout/judge.h"
 
-#include "base/arena.h"
 #include "base/log.h"
 #include "base/thread.h"
 
-#include <errno.h>
 #include <fcntl.h>
-#include <inttypes.h>
 #include <signal.h>
 #include <spawn.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/wait.h>
-#include <unistd.h>
 
 static const uint64_t first_pause_ns = 50000000u;
 

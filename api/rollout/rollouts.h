@@ -41,7 +41,6 @@
 #include "api/rollout/row_table.h"
 #include "api/rollout/verify.h"
 #include "serve/scheduler.h"
-#include "text/chat/chat.h"
 
 struct hzp_rollouts;
 

@@ -3,9 +3,6 @@
  * time as it takes.  And by the model: each answer is two prompts of background requests, the
  * template with the one word behind it and with the other. */
 #include "api/rollout/rollouts_state.h"
-#include "text/tokenizer/tokenizer.h"
-
-#include <math.h>
 
 static json_t *said(const struct hzp_rollouts *r, const struct hzp_request *rq, json_t *text,
                     const char *answer)

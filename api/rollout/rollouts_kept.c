@@ -8,12 +8,7 @@
  * with its prompt and its seed. */
 #include "api/learn/lessons.h"
 #include "api/rollout/rollouts_state.h"
-#include "base/arena.h"
 #include "base/log.h"
-
-#include <inttypes.h>
-#include <stdlib.h>
-#include <string.h>
 
 static const char body_note[] = "rollout_body-", job_note[] = "rollout-";
 

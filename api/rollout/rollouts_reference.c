@@ -6,10 +6,6 @@
  * are the reference's.  Until they are there the group waits. */
 #include "api/rollout/rollouts_state.h"
 
-#include <math.h>
-#include "base/arena.h"
-#include <stdlib.h>
-
 struct hold {
     struct hzp_rollouts *r;
     struct hzp_version *version;

@@ -3,14 +3,7 @@
  * samples of updates, and waits until they are learned.  It looks every few milliseconds, and holds
  * the lock while it looks. */
 #include "api/rollout/rollouts_state.h"
-#include "base/arena.h"
 #include "base/log.h"
-#include "text/tokenizer/tokenizer.h"
-
-#include <inttypes.h>
-#include <math.h>
-#include <stdlib.h>
-#include <string.h>
 
 static const uint64_t look_ns = 2000000u;
 /* Groups in a row that may teach nothing before a job ends: so many, and each prompt twice. */

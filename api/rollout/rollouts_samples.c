@@ -1,14 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The answers of the job that runs, as rows that clients take and whose columns they write. */
 #include "api/rollout/rollouts_state.h"
-#include "base/arena.h"
 #include "base/words.h"
-#include "text/tokenizer/tokenizer.h"
-
-#include <inttypes.h>
-#include <math.h>
-#include <stdlib.h>
-#include <string.h>
 
 /* Those from REWARD on are not ready with the answer, and can be written. */
 enum { PROMPT, TEXT, ANSWER, PROMPT_TOKENS, TOKENS, LOGPROBS, VERSIONS, MASK, MESSAGES };

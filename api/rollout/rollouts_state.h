@@ -9,9 +9,6 @@
 
 #include "api/rollout/judge.h"
 #include "api/rollout/rollouts.h"
-#include "base/thread.h"
-
-#include <stdatomic.h>
 
 enum { HZP_ROLLOUT_VERSIONS = 64 /* older ones are staler than any bound */ };
 

@@ -9,13 +9,8 @@
  * follows a turn that max_tokens cut off, the last one that is allowed, or one for which what
  * follows has no room. */
 #include "api/rollout/rollouts_state.h"
-#include "base/arena.h"
 #include "text/chat/reply.h"
 #include "text/tokenizer/detokenizer.h"
-#include "text/tokenizer/tokenizer.h"
-
-#include <stdlib.h>
-#include <string.h>
 
 enum { TAIL = 32 /* tokens before a turn that say how it is read */ };
 

@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "api/rollout/row_table.h"
 
-#include <inttypes.h>
-
 /* Its index; there is one more if there was none of this name; -1: there is no place. */
 static int32_t consumer_of(struct hzp_rows *t, const char *name)
 {

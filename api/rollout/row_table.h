@@ -17,8 +17,6 @@
 #include "base/err.h"
 #include "base/json.h"
 
-#include <string.h>
-
 enum { HZP_ROWS_MAX = 4096, HZP_CONSUMERS_MAX = 16, HZP_CONSUMER_NAME = 64, HZP_LEASES_MAX = 256 };
 enum { HZP_ROW_WHOLE = 1 << 30 };
 

@@ -1,15 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "api/rollout/verify.h"
 
-#include "base/arena.h"
-#include "base/json.h"
 #include "base/words.h"
 #include "text/tokenizer/pattern.h"
-
-#include <ctype.h>
-#include <math.h>
-#include <stdlib.h>
-#include <string.h>
 
 enum kind { EXACT, NUMBER, BOXED, REGEX, JSON, LENGTH, CLIENT, COMMAND, MODEL, KINDS };
 static const char *const kind_name[KINDS] = {"exact",  "number", "boxed",   "regex", "json",

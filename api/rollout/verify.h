@@ -25,7 +25,6 @@
 
 #include "base/err.h"
 
-#include "base/json.h"
 #include "text/chars/textbuf.h"
 
 struct hzp_verifier;

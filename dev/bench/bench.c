@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "dev/bench/bench.h"
 
-#include "base/arena.h"
 #include "base/thread.h"
 #include "device/fallback.h"
 #include "nanobatch/run/exec.h"

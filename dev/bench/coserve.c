@@ -31,7 +31,6 @@
 #include "api/cli/quiet.h"
 #include "api/learn/state.h"
 
-#include "base/arena.h"
 #include "base/thread.h"
 #include "nanobatch/loop.h"
 #include "nanobatch/split/split.h"

@@ -2,7 +2,6 @@
 #include "dev/bench/load.h"
 
 #include "dev/bench/load_event.h"
-#include "base/arena.h"
 #include "base/json.h"
 #include "base/thread.h"
 

@@ -5,7 +5,6 @@
  */
 #include "dev/bench/bench.h"
 
-#include "base/arena.h"
 #include "nanobatch/loop.h"
 
 #include <stdio.h>

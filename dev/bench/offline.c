@@ -15,7 +15,6 @@
  */
 #include "dev/bench/bench.h"
 
-#include "base/arena.h"
 #include "base/thread.h"
 #include "nanobatch/loop.h"
 

@@ -2,7 +2,6 @@
 #include "dev/bench/samples.h"
 #include "api/learn/state.h"
 
-#include "base/arena.h"
 #include "base/thread.h"
 #include "tests/train/samples.h"
 

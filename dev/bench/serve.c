@@ -4,8 +4,6 @@
  */
 #include "dev/bench/bench.h"
 
-#include "base/arena.h"
-
 #include <stdio.h>
 #include <stdlib.h>
 

@@ -9,7 +9,6 @@
  */
 #include "dev/bench/bench.h"
 
-#include "base/arena.h"
 #include "base/thread.h"
 #include "weights/fp8.h"
 

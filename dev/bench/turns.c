@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "dev/bench/turns.h"
 
-#include "base/arena.h"
-
 #include <stdatomic.h>
 #include <stdlib.h>
 

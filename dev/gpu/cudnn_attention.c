@@ -14,7 +14,6 @@
  * one length.  One JSON object a line: milliseconds of either, operations a second counting the
  * half that the mask leaves.
  */
-#include "base/arena.h"
 #include "base/thread.h"
 #include "device/bf16.h"
 #include "device/cuda/cudnn_graph.h"

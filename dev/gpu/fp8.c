@@ -11,7 +11,6 @@
  * One JSON object a line.  Times are medians over steps, host clock, from issue to the end of
  * all.
  */
-#include "base/arena.h"
 #include "base/log.h"
 #include "base/thread.h"
 #include "dev/gpu/open.h"

@@ -15,7 +15,6 @@
  *
  * One JSON object a line.  R is attention's share of the cores, P the rate it reaches.
  */
-#include "base/arena.h"
 #include "base/log.h"
 #include "dev/gpu/open.h"
 

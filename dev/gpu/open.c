@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "dev/gpu/open.h"
 
-#include "base/arena.h"
 #include "device/bf16.h"
 #include "device/philox.h"
 

@@ -14,7 +14,6 @@
  * "over_sequential" is the median of the ratios run by run; "graphs" are the device's graphs that
  * one step launches (0: it is issued op by op).
  */
-#include "base/arena.h"
 #include "base/log.h"
 #include "base/thread.h"
 #include "dev/gpu/open.h"

@@ -8,7 +8,6 @@
  * most of the time.  All shapes take turns within a round; the median over the rounds
  * is printed.  Weights are random: only time is measured.
  */
-#include "base/arena.h"
 #include "base/log.h"
 #include "base/thread.h"
 #include "mesh/link.h"

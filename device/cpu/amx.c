@@ -6,14 +6,10 @@
  * (tests/device/test_tiles.c, opcheck --tiles). */
 #include "base/thread.h"
 #include "device/bf16.h"
-#include "device/cpu/choice.h"
 #include "device/cpu/matmul.h"
 #include "device/cpu/tiles.h"
 
-#include <stdio.h>
-#include <stdlib.h>
 #include <sys/syscall.h>
-#include <unistd.h>
 
 #if defined(__x86_64__)
 

@@ -6,8 +6,6 @@
  */
 #include "device/cpu/tiles.h"
 
-#include <string.h>
-
 #define HZP_PASTE_(a, b) a##_##b
 #define HZP_PASTE(a, b)  HZP_PASTE_(a, b)
 
@@ -51,8 +49,6 @@ static void tiles_end(void)
 #else
 
 #include "device/bf16.h"
-
-#include <math.h>
 
 static _Thread_local uint32_t tile[8][HZP_TILE_ROWS][PAIRS];
 static _Thread_local bool ready;

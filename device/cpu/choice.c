@@ -1,9 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "device/cpu/choice.h"
 
-#include <stdio.h>
-#include <string.h>
-
 #include "base/cache.h"
 
 enum { TURNS = 4, LINE_MAX_BYTES = 512 };

@@ -7,7 +7,6 @@
 
 #include "device/cpu/choice.h"
 #include "device/cpu/pool.h"
-#include "device/device.h"
 
 /* Instruction sets, each containing those before it. */
 enum hzp_cpu_isa { HZP_CPU_BASE, HZP_CPU_AVX2, HZP_CPU_AVX512, HZP_CPU_AVX512_BF16, HZP_CPU_AMX };

@@ -8,8 +8,6 @@
 
 #include "base/base.h"
 
-#include <stdatomic.h>
-
 struct hzp_deal {
     int cols, threads;
     int least, round;  /* columns of a stretch: at least, and a multiple of (but for the last) */

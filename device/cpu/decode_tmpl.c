@@ -15,8 +15,6 @@
  */
 #include "device/cpu/decode_tmpl.h"
 
-#include <stdlib.h>
-
 /* The state of a chunk, or of a context so far, per query head of a task: the largest score, the
  * sum of exp(score - top), and the sum of the values with those weights.  With pairs the elements
  * of that sum are in the order of values_pairs. */

@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "device/cpu/few.h"
 
-#include "device/cpu/pool.h"
-
 enum {
     TURN_BYTES = 32 << 10, /* least part of W that a thread takes at once, with one row */
     STREAM_LEAST = 3,      /* least columns of a stream */

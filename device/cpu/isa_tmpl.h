@@ -11,7 +11,6 @@
 #include "device/bf16.h"
 #include "device/cpu/cpu.h"
 
-#include <string.h>
 #ifdef __AVX2__
 #include <immintrin.h>
 #endif

@@ -13,18 +13,11 @@
  * Positions in a ring only grow, so a fence is a number: it has passed when that many commands have
  * ended.  A waiting thread polls for some hundred microseconds at most, then sleeps on the counter.
  */
-#include "device/cpu/cpu.h"
-
 #include "base/thread.h"
 #include "device/cpu/matmul.h"
 
-#include <limits.h>
 #include <linux/futex.h>
-#include <stdatomic.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/syscall.h>
-#include <unistd.h>
 
 enum {
     RING = 2048,         /* commands; a power of two */

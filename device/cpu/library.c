@@ -9,9 +9,6 @@
 
 #include <dlfcn.h>
 #include <dnnl.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 enum {
     CACHE = 256,

@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "device/cpu/matmul.h"
 
-#include <string.h>
-
 enum {
     E4M3_ROWS_MAX = 12, /* up to here the dot kernel beats the panels (matmul_lab.md); 16: equal */
     E4M3_ROWS_DOT = 3,  /* the same beside wide panels */

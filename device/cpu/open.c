@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* device/cpu/open.c - the host CPU as a device: a team of threads and the kernels of the best
  * instruction set it has. */
-#include "device/cpu/cpu.h"
-
 #include "device/about.h"
 #include "device/account.h"
 #include "device/backend.h"
@@ -11,12 +9,7 @@
 #include "device/ref/host.h"
 
 #include <sched.h>
-#include <stdatomic.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/mman.h>
-#include <unistd.h>
 
 #if defined(__x86_64__)
 #include <cpuid.h>

@@ -1,11 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "device/cpu/panel.h"
 
-#include "device/cpu/pool.h"
-
-#include <stdatomic.h>
-#include <unistd.h>
-
 enum {
     X_BYTES = 4 << 20,      /* packed x; one block of k at a time is in use */
     SLAB_ROWS_MIN = 256,    /* fewer do not repay the packing of w */

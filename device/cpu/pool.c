@@ -4,15 +4,10 @@
 #include "base/err.h"
 #include "base/thread.h"
 
-#include <limits.h>
 #include <linux/futex.h>
 #include <sched.h>
-#include <stdatomic.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
-#include <unistd.h>
 
 enum {
     POLLS = 3000, /* most before a worker sleeps: about 30 microseconds */

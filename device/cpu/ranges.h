@@ -9,8 +9,6 @@
 
 #include "base/base.h"
 
-#include <stdatomic.h>
-
 /* Steps that no task has begun, in one word: the next one, and above it the end. */
 struct hzp_range {
     _Alignas(64) _Atomic uint64_t left;

@@ -4,9 +4,6 @@
 #include "device/philox.h"
 
 #include <float.h>
-#include <math.h>
-#include <stdlib.h>
-#include <string.h>
 
 enum { SMALL = 24 }; /* up to this many candidates are sorted instead of divided */
 

@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "device/cpu/thin.h"
 
-#include "device/cpu/pool.h"
-
 enum {
     FOLD = 512,             /* elements of k: 16 rows of x so long leave room for W in the cache */
     TILE = 2048,            /* elements of k at once where there are few rows */

@@ -11,8 +11,6 @@
 
 #include "device/cpu/isa_tmpl.h"
 
-#include <math.h>
-
 /* Runs the body for i = 0, VL, 2 VL ...; `left` is VL, in the last iteration the remainder. */
 #define EACH(i, n, ...)                                                                            \
     do {                                                                                           \

@@ -5,7 +5,6 @@
 
 #include <cublas_api.h>
 #include <dlfcn.h>
-#include <stdio.h>
 
 #include "device/about.h"
 

@@ -2,17 +2,11 @@
 #include "device/cuda/algos.h"
 
 #include <fcntl.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
-#include "base/arena.h"
 #include "base/cache.h"
 #include "base/hash.h"
 #include "base/log.h"
-#include "base/thread.h"
 
 /* entries added within this time are written together */
 static const uint64_t GATHER_NS = 500000000;

@@ -13,7 +13,6 @@
 #include "device/cuda/cuda.h"
 
 #include <sched.h>
-#include <string.h>
 
 /* Queries between two looks at the link. */
 enum { QUERIES = 64 };

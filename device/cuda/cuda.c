@@ -2,13 +2,6 @@
 /* device/cuda/cuda.c - the CUDA device: memory, lanes, fences. */
 #include "device/cuda/cuda.h"
 
-#include <limits.h>
-#include <stdatomic.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include "base/arena.h"
 #include "base/log.h"
 #include "base/thread.h"
 #include "device/about.h"

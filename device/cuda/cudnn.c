@@ -1,12 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "device/cuda/cudnn.h"
 
-#include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include "base/arena.h"
 #include "base/log.h"
 #include "device/bf16.h"
 #include "device/cuda/algos.h"

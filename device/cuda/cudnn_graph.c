@@ -2,9 +2,6 @@
 #include "device/cuda/cudnn_graph.h"
 
 #include <dlfcn.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 enum { OPS = 48, VERSION_LEAST = 91002, CONFIGS = 8 };
 

@@ -6,8 +6,7 @@
  */
 #pragma once
 
-#include <stddef.h>
-#include <stdint.h>
+#include "base/base.h"
 
 typedef void *hzp_cudnn_descriptor;
 

@@ -3,10 +3,6 @@
  * computes its attention, and finds how much workspace that needs. */
 #include "device/cuda/cudnn.h"
 
-#include <stdlib.h>
-#include <string.h>
-
-#include "base/arena.h"
 #include "base/log.h"
 #include "device/bf16.h"
 

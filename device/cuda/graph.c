@@ -22,9 +22,6 @@
  */
 #include "device/cuda/cuda.h"
 
-#include <stdlib.h>
-#include <string.h>
-
 #include "base/log.h"
 
 /* A part of a graph captured lane by lane: a piece to launch, or an event to record or wait for. */

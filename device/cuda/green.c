@@ -11,9 +11,6 @@
 #include "device/cuda/cuda.h"
 
 #include <cuda.h>
-#include <limits.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include "base/log.h"
 #include "device/fallback.h"

@@ -3,10 +3,6 @@
  * fences. */
 #include "device/cuda/cuda.h"
 
-#include <stdatomic.h>
-#include <stdlib.h>
-#include <string.h>
-
 #include "base/log.h"
 #include "device/fallback.h"
 

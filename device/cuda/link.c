@@ -7,7 +7,6 @@
 #include "device/cuda/cuda.h"
 
 #include <cuda_runtime_api.h>
-#include <stdio.h>
 
 static const char *error_text(int code)
 {

@@ -27,9 +27,6 @@
 
 #include <cublasLt.h>
 #include <dlfcn.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include "base/log.h"
 #include "device/cuda/algos.h"

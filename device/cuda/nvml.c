@@ -2,7 +2,6 @@
 #include "device/cuda/nvml.h"
 
 #include <dlfcn.h>
-#include <stdbool.h>
 
 /* As in nvml.h, which a build does not need. */
 struct memory {

@@ -8,7 +8,7 @@
  */
 #pragma once
 
-#include <stddef.h>
+#include "base/base.h"
 
 /* Free bytes of the device at this place on the bus, such as "0000:41:00.0"; 0: not known. */
 size_t hzp_cuda_nvml_free(const char *bus);

@@ -3,8 +3,6 @@
 #include "device/about.h"
 #include "device/backend.h"
 
-#include <stdio.h>
-
 static int stub_open(const struct hzp_device_config *config, struct hzp_device **ret,
                      struct hzp_err_text *reterr)
 {

@@ -10,9 +10,6 @@
  */
 #include "device/cuda/cuda.h"
 
-#include <stdlib.h>
-
-#include "base/arena.h"
 #include "base/thread.h"
 
 static const double DRIFT = 1e-4; /* maximum relative drift between the clocks */

@@ -1,12 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* device/ref/attn.c - appending to pages, attention over them, attention over packed documents and
  * its backward. */
-#include <math.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include "base/arena.h"
-#include "device/fp8.h"
 #include "device/ref/ref.h"
 
 /* One row of a kv head in pages. */
@@ -117,8 +111,8 @@ static void paged_head(const struct hzp_attn_paged_args *a, const int32_t *page,
 static int ref_attn_paged(struct hzp_lane *lane, const void *args)
 {
     const struct hzp_attn_paged_args *a = args;
-    double *score = hzp_xmalloc(sizeof(*score) * (size_t)HZP_MAX(a->segs.ctx_max, 1));
-    double *sum = hzp_xmalloc(sizeof(*sum) * (size_t)a->heads.dim);
+    HZP_FREED double *score = hzp_xmalloc(sizeof(*score) * (size_t)HZP_MAX(a->segs.ctx_max, 1));
+    HZP_FREED double *sum = hzp_xmalloc(sizeof(*sum) * (size_t)a->heads.dim);
 
     for (int32_t i = 0; i < a->segs.count; i++)
         for (int32_t r = a->segs.row0[i]; r < a->segs.row0[i + 1]; r++)
@@ -126,8 +120,6 @@ static int ref_attn_paged(struct hzp_lane *lane, const void *args)
                 int32_t n = a->segs.pos0[i] + r - a->segs.row0[i] + 1;
                 paged_head(a, hzp_attn_pages(a, i), r, h, n, score, sum);
             }
-    free(score);
-    free(sum);
     return HZP_OK;
 }
 
@@ -149,7 +141,7 @@ static int ref_attn_packed(struct hzp_lane *lane, const void *args)
     const struct hzp_attn_packed_args *a = args;
     int32_t dim = a->heads.dim, heads = a->heads.heads, kv_heads = a->heads.kv_heads;
     int32_t before = a->qkv.rows - a->out.rows;
-    double *score = hzp_xmalloc(sizeof(*score) * (size_t)HZP_MAX(a->segs.ctx_max, 1));
+    HZP_FREED double *score = hzp_xmalloc(sizeof(*score) * (size_t)HZP_MAX(a->segs.ctx_max, 1));
 
     for (int32_t i = 0; i < a->segs.count; i++)
         for (int32_t r = before + a->segs.row0[i]; r < before + a->segs.row0[i + 1]; r++)
@@ -170,7 +162,6 @@ static int ref_attn_packed(struct hzp_lane *lane, const void *args)
                 if (a->lse)
                     a->lse[(size_t)(r - before) * (size_t)heads + (size_t)h] = (float)lse;
             }
-    free(score);
     return HZP_OK;
 }
 
@@ -214,7 +205,7 @@ static int ref_attn_packed_bwd(struct hzp_lane *lane, const void *args)
     int32_t dim = a->heads.dim, group = a->heads.heads / a->heads.kv_heads;
     size_t room = (size_t)HZP_MAX(a->segs.rows_max, 1) * (size_t)dim;
     double *dk = hzp_xmalloc(sizeof(*dk) * room), *dv = hzp_xmalloc(sizeof(*dv) * room);
-    double *dq = hzp_xmalloc(sizeof(*dq) * (size_t)dim);
+    HZP_FREED double *dq = hzp_xmalloc(sizeof(*dq) * (size_t)dim);
 
     for (int32_t i = 0; i < a->segs.count; i++)
         for (int32_t kv_head = 0; kv_head < a->heads.kv_heads; kv_head++) {
@@ -232,7 +223,6 @@ static int ref_attn_packed_bwd(struct hzp_lane *lane, const void *args)
         }
     free(dk);
     free(dv);
-    free(dq);
     return HZP_OK;
 }
 

@@ -1,11 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* device/ref/dense.c - embed, rmsnorm, matmul, project, quantize, codes, rope, swiglu, gather,
  * cast, fill, noise. */
-#include <math.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include "base/arena.h"
 #include "device/philox.h"
 #include "device/ref/ref.h"
 
@@ -92,7 +87,7 @@ static int ref_project(struct hzp_lane *lane, const void *args)
 {
     const struct hzp_project_args *a = args;
     const struct hzp_mat *c = &a->product.c;
-    double *row = hzp_xmalloc(sizeof(*row) * (size_t)HZP_MAX(a->product.a.cols, 1));
+    HZP_FREED double *row = hzp_xmalloc(sizeof(*row) * (size_t)HZP_MAX(a->product.a.cols, 1));
     for (int32_t i = 0; i < c->rows; i++) {
         project_row(a, i, row);
         for (int32_t j = 0; j < c->cols; j++) {
@@ -102,7 +97,6 @@ static int ref_project(struct hzp_lane *lane, const void *args)
             ref_put(c, i, j, y);
         }
     }
-    free(row);
     return HZP_OK;
 }
 
@@ -184,7 +178,7 @@ static int ref_codes(struct hzp_lane *lane, const void *args)
     const struct hzp_codes_args *a = args;
     enum hzp_dtype type = a->norm.ptr ? a->norm.type : a->x.type;
     int32_t cols = a->y.cols;
-    float *h = hzp_xmalloc(sizeof(*h) * (size_t)HZP_MAX(cols, 1));
+    HZP_FREED float *h = hzp_xmalloc(sizeof(*h) * (size_t)HZP_MAX(cols, 1));
     for (int32_t r = 0; r < a->x.rows; r++) {
         struct hzp_mat x = hzp_mat_rows(a->x, r, 1), y = {h, 1, cols, cols, type};
         struct hzp_rmsnorm_args norm = {.x = x, .w = a->norm, .y = y, .eps = a->eps};
@@ -195,7 +189,6 @@ static int ref_codes(struct hzp_lane *lane, const void *args)
             ref_swiglu(lane, &gate);
         hzp_ref_quantize_row(&y, 0, 0, cols, ref_at(&a->y, r), &a->scale[r]);
     }
-    free(h);
     return HZP_OK;
 }
 

@@ -1,9 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* device/ref/grad.c - the loss and the backward ops, except attention's. */
-#include <math.h>
-#include <stdlib.h>
-
-#include "base/arena.h"
 #include "device/objective.h"
 #include "device/ref/ref.h"
 
@@ -152,7 +148,7 @@ static int ref_rmsnorm_bwd(struct hzp_lane *lane, const void *args)
 {
     const struct hzp_rmsnorm_bwd_args *a = args;
     int32_t cols = a->x.cols;
-    double *dw = hzp_xcalloc((size_t)cols, sizeof(*dw));
+    HZP_FREED double *dw = hzp_xcalloc((size_t)cols, sizeof(*dw));
 
     for (int32_t r = 0; r < a->x.rows; r++) {
         double rstd = a->rstd[r], mean = 0, mean_dn = 0;
@@ -171,7 +167,6 @@ static int ref_rmsnorm_bwd(struct hzp_lane *lane, const void *args)
     }
     for (int32_t c = 0; a->x.rows > 0 && a->dw.ptr && c < cols; c++)
         ref_add(&a->dw, 0, c, dw[c]);
-    free(dw);
     return HZP_OK;
 }
 

@@ -3,12 +3,6 @@
 #include "device/account.h"
 #include "device/ref/host.h"
 
-#include <stdio.h>
-#include <stdlib.h>
-#include <unistd.h>
-
-#include "base/arena.h"
-
 enum { PAGE = 4096 };
 
 int hzp_host_mem_alloc(struct hzp_device *dev, enum hzp_mem where, size_t size, void **ret)

@@ -1,9 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* device/ref/ref.c - the reference backend: one thread, every op as specified in device/ops.h. */
-#include <stdio.h>
-#include <stdlib.h>
-
-#include "base/arena.h"
 #include "device/about.h"
 #include "device/account.h"
 #include "device/backend.h"

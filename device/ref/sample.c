@@ -1,10 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* device/ref/sample.c - samples one token per row from logits, and the reported
  * log-probabilities. */
-#include <math.h>
-#include <stdlib.h>
-
-#include "base/arena.h"
 #include "device/philox.h"
 #include "device/ref/ref.h"
 
@@ -126,7 +122,7 @@ static int ref_sample(struct hzp_lane *lane, const void *args)
 {
     const struct hzp_sample_args *a = args;
     int32_t vocab = a->logits.cols;
-    struct candidate *all = hzp_xmalloc(sizeof(*all) * (size_t)vocab);
+    HZP_FREED struct candidate *all = hzp_xmalloc(sizeof(*all) * (size_t)vocab);
 
     for (int32_t r = 0; r < a->logits.rows; r++) {
         const struct hzp_sample_row *row = &a->row[r];
@@ -156,7 +152,6 @@ static int ref_sample(struct hzp_lane *lane, const void *args)
             a->top_logprob[r * HZP_TOPS_MAX + i] = (float)(all[i].logit - lse);
         }
     }
-    free(all);
     return HZP_OK;
 }
 

@@ -1,10 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* device/ref/update.c - the optimizer's update and the audit before publication. */
-#include <math.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include "base/arena.h"
 #include "device/philox.h"
 #include "device/q8.h"
 #include "device/ref/ref.h"
@@ -102,7 +97,7 @@ static int ref_adamw(struct hzp_lane *lane, const void *args)
         copy_rows(&a->from, &a->to);
         return HZP_OK;
     }
-    struct moments *now = hzp_xcalloc((size_t)HZP_MAX(a->from.cols, 1), sizeof(*now));
+    HZP_FREED struct moments *now = hzp_xcalloc((size_t)HZP_MAX(a->from.cols, 1), sizeof(*now));
     for (int32_t r = 0; r < a->from.rows; r++) {
         for (int32_t c = 0; c < a->from.cols; c++) {
             double g = ref_get(&a->grad, r, c) * scale,
@@ -118,7 +113,6 @@ static int ref_adamw(struct hzp_lane *lane, const void *args)
         }
         moments_put(a, r, now);
     }
-    free(now);
     return HZP_OK;
 }
 

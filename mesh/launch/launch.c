@@ -1,19 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "mesh/launch/launch.h"
 
-#include "base/arena.h"
 #include "mesh/launch/life.h"
-#include "mesh/link.h"
 
-#include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
-#include <unistd.h>
 
 struct source {
     const char *kind, *rank, *ranks, *local_rank, *local_ranks;

@@ -1,21 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "mesh/launch/life.h"
 
-#include "base/arena.h"
 #include "base/log.h"
 #include "base/thread.h"
 
 #include <fcntl.h>
 #include <signal.h>
-#include <stdatomic.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/syscall.h>
-#include <time.h>
-#include <unistd.h>
 
 /* Where the memory is: a file of the launcher under /proc, which only this user can open.  Ranks
  * that mpirun starts inherit no descriptor. */

@@ -12,11 +12,8 @@
  */
 #pragma once
 
-#include "base/err.h"
 #include "mesh/link.h"
 
-#include <stdbool.h>
-#include <stdint.h>
 #include <sys/types.h>
 
 enum {

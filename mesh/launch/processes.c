@@ -1,27 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* mesh/launch/processes.c - starts ranks on this machine as its own children, without MPI. */
-#include "mesh/launch/launch.h"
 #include "mesh/launch/life.h"
 #include "mesh/launch/rendezvous.h"
 
-#include "base/arena.h"
 #include "base/log.h"
 #include "base/thread.h"
 
-#include <errno.h>
 #include <fcntl.h>
-#include <limits.h>
 #include <signal.h>
-#include <stdbool.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/socket.h>
 #include <sys/types.h>
 #include <sys/un.h>
 #include <sys/wait.h>
-#include <unistd.h>
 
 /* ---- the relay ---- */
 

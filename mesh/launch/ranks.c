@@ -1,16 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "mesh/launch/ranks.h"
 
-#include "base/arena.h"
 #include "base/log.h"
-#include "base/thread.h"
 #include "base/timeline.h"
 #include "mesh/launch/life.h"
-
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
 
 enum { HOST_NAME = 256 };
 

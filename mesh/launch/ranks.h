@@ -16,10 +16,7 @@
 #pragma once
 
 #include "base/thread.h"
-#include "mesh/launch/launch.h"
 #include "mesh/launch/rendezvous.h"
-#include "mesh/peers/control.h"
-#include "mesh/peers/pipe.h"
 
 /* What moves data between ranks.  nccl, and auto with GPUs: NCCL moves what is in their memory
  * (api/engine/rank_link.h), and the link opened here, chosen as by auto, everything else. */

@@ -2,14 +2,9 @@
 #include "mesh/launch/rendezvous.h"
 
 #include <dirent.h>
-#include <errno.h>
 #include <fcntl.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/file.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 enum { DEFAULT_PORT = 29500, TRIES = 5 };
 static const char lock_name[] = "lock";

@@ -13,8 +13,6 @@
 #include "base/thread.h"
 #include "mesh/link.h"
 
-#include <stdatomic.h>
-
 struct hzp_link_group {
     int *rank; /* owned */
     int count, index;

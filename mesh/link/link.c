@@ -2,12 +2,6 @@
 /* mesh/link/link.c - what all backends of links share: checks, tickets, groups, failures, sums. */
 #include "mesh/link/backend.h"
 
-#include "base/arena.h"
-
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
 static const char *const op_name[] = {"all-gather", "reduce-scatter", "all-reduce", "broadcast"};
 static const char *const wire_name[] = {"bytes", "f32", "u64", "f64"};
 

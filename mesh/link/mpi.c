@@ -18,15 +18,10 @@
  */
 #include "mesh/link/worker.h"
 
-#include "base/arena.h"
 #include "mesh/link/sparse.h"
 
 #include <mpi.h>
 #include <sched.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <time.h>
 
 enum { TAG_HEADER = 1, TAG_DATA, TAG_ABORT, TAG_BYE };
 

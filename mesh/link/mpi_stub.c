@@ -2,8 +2,6 @@
 /* mesh/link/mpi_stub.c - replaces the MPI backend if it is not compiled in. */
 #include "mesh/link/backend.h"
 
-#include <stdio.h>
-
 static const char none[] = "built without MPI (libopenmpi-dev)";
 
 int hzp_link_open_mpi(const struct hzp_link_mpi *config, struct hzp_link **ret,

@@ -18,16 +18,10 @@
  */
 #include "mesh/link/backend.h"
 
-#include "base/arena.h"
 #include "base/log.h"
 #include "device/philox.h"
 
 #include <dlfcn.h>
-#include <limits.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <time.h>
 
 /* ---- NCCL's interface, of version 2.18 ---- */
 

@@ -12,8 +12,6 @@
 
 #include "mesh/link.h"
 
-#include <stdbool.h>
-
 /* Bytes of so many bytes of data, packed, at most; a multiple of 4. */
 size_t hzp_sparse_room(size_t bytes);
 

@@ -3,9 +3,6 @@
 
 #include "device/meter.h"
 
-#include <stdio.h>
-#include <string.h>
-
 enum { METERED_BYTES = 65536 }; /* shorter transfers measure the latency, not the rate */
 static const uint64_t idle_ns = 100000000, nap_ns = 20000000;
 

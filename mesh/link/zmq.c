@@ -27,15 +27,8 @@
  */
 #include "mesh/link/zmq_link.h"
 
-#include "base/arena.h"
-
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/eventfd.h>
 #include <sys/random.h>
-#include <time.h>
-#include <unistd.h>
 
 enum { ENDPOINT = 200, SENT_AHEAD = 2, RECONNECT_MS = 1000000000 };
 enum { BYE_MS = 2000 }; /* how long a closed link goes on sending what was queued */

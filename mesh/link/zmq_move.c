@@ -3,8 +3,6 @@
 #include "mesh/link/sparse.h"
 #include "mesh/link/zmq_link.h"
 
-#include <string.h>
-
 static struct hzp_zmq_peer *member(struct hzp_zmq_link *link, const struct hzp_link_group *group,
                                    int m)
 {

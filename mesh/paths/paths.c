@@ -4,9 +4,6 @@
 
 #include "mesh/paths/paths_private.h"
 
-#include <math.h>
-#include <string.h>
-
 #define SECONDS_MAX 1e6
 
 int hzp_paths_length(const struct hzp_paths_problem *p)

@@ -11,8 +11,6 @@
 #include "mesh/paths/paths_private.h"
 
 #include <float.h>
-#include <stdlib.h>
-#include <string.h>
 
 enum { STATES = 64, TRAILS = 1024, DEALS = 8, CHILDREN = 2, BUDGET = 2000 };
 #define ENOUGH 0.88 /* times the first candidate's seconds */

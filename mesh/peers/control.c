@@ -2,13 +2,7 @@
 /* mesh/peers/control.c - the control messages: the meeting. */
 #include "mesh/peers/control_state.h"
 
-#include "base/arena.h"
 #include "base/log.h"
-#include "base/thread.h"
-
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 static const char magic[7] = "hzpctl3";
 static const uint64_t hello_ns = 250000000; /* from one hello to the next */

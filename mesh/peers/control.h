@@ -19,7 +19,6 @@
 #pragma once
 
 #include "base/chrome.h"
-#include "base/err.h"
 #include "mesh/link.h"
 #include "mesh/peers/pipe.h"
 

@@ -3,10 +3,6 @@
  * events of its own trace, in pieces, with the times already those of rank 0's clock. */
 #include "mesh/peers/control_state.h"
 
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
 enum { BYTES_ALL = 64 << 20, BYTES_RANK = 8 << 20, SLACK = 1 << 20, ANSWER_S = 10 };
 
 /* ---- other ranks ---- */

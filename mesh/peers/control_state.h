@@ -25,8 +25,6 @@
 #include "mesh/peers/control.h"
 #include "mesh/peers/stragglers.h"
 
-#include <stdatomic.h>
-
 enum {
     HZP_CONTROL_TEXT = 256,
     HZP_CONTROL_MESSAGE = HZP_CONTROL_RECORD + 1024,

@@ -5,9 +5,6 @@
 
 #include "base/log.h"
 
-#include <stdio.h>
-#include <string.h>
-
 static const uint64_t beat_ns = 500000000u, second_ns = 1000000000u;
 
 /* Records the first loss, fails the link, calls config.lost. */

@@ -3,14 +3,8 @@
  * With a key rank 0 accepts no other (ZAP). */
 #include "mesh/peers/pipe.h"
 
-#include "base/arena.h"
-
 #include <poll.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/eventfd.h>
-#include <unistd.h>
 #include <zmq.h>
 
 enum { QUEUE = 1024 /* messages that a peer may be behind */ };

@@ -14,8 +14,6 @@
 
 #include "base/err.h"
 
-#include <stddef.h>
-
 struct hzp_pipe;
 
 enum {

@@ -1,11 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "mesh/peers/selftest.h"
 
-#include "base/arena.h"
 #include "base/log.h"
 #include "base/thread.h"
-
-#include <stdlib.h>
 
 enum { SIDE = 384, COPY_BYTES = 8 << 20, PIECE_BYTES = 256 << 10, RUNS = 5 };
 static const double WARN_TIMES = 3;

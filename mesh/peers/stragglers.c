@@ -1,11 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "mesh/peers/stragglers.h"
 
-#include "base/arena.h"
-
-#include <stdlib.h>
-#include <string.h>
-
 struct hzp_stragglers_seen {
     struct {
         float rate[HZP_STRAGGLER_WINDOW];

@@ -2,9 +2,6 @@
 #include "nanobatch/model/attn.h"
 
 #include "nanobatch/model/batch.h"
-#include "nanobatch/model/tensor.h"
-
-#include <math.h>
 
 float hzp_attn_scale(const struct hzp_model *model)
 {

@@ -2,8 +2,6 @@
 #include "nanobatch/model/backward.h"
 
 #include "base/thread.h"
-#include "nanobatch/model/ends.h"
-#include "nanobatch/model/tensor.h"
 #include "nanobatch/model/train_space_state.h"
 #include "nanobatch/model/update.h"
 

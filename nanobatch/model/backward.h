@@ -38,10 +38,8 @@
 
 #include "nanobatch/model/layer.h"
 #include "nanobatch/model/micro.h"
-#include "nanobatch/model/model.h"
 #include "nanobatch/model/stage_order.h"
 #include "nanobatch/model/train_space.h"
-#include "nanobatch/plan/plan.h"
 
 /* Forward, loss and backward of a micro-batch, reading version v, adding to the gradients (the
  * first micro-batch of an update zeroes them, also those of layers that are not on its path: first

@@ -1,11 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "nanobatch/model/batch.h"
 
-#include "base/arena.h"
-
-#include <stdlib.h>
-#include <string.h>
-
 /* Cuts one allocation into arrays: with base NULL it only counts. */
 static void *cut(char *base, size_t *used, size_t n, size_t size)
 {

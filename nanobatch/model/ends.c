@@ -2,7 +2,6 @@
 #include "nanobatch/model/ends.h"
 
 #include "device/bf16.h"
-#include "nanobatch/model/tensor.h"
 
 /* y times a scalar of the model, in place; 0: none. */
 static void scale_by(struct hzp_plan *plan, struct hzp_mat y, float scale)

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "nanobatch/model/gather.h"
 
-#include "nanobatch/model/tensor.h"
 #include "nanobatch/model/train_space_state.h"
 
 enum { MOST = 1 << 20 };

@@ -4,8 +4,6 @@
 #include "device/objective.h"
 #include "nanobatch/time/rates.h"
 
-#include <math.h>
-
 enum { ROWS_MIN = 16 };
 
 void hzp_loss_ratios(const struct hzp_loss *loss, int32_t rows, struct hzp_ratio_stats *into)

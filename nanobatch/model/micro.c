@@ -1,12 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "nanobatch/model/micro.h"
 
-#include "base/arena.h"
-
-#include <math.h>
-#include <stdlib.h>
-#include <string.h>
-
 int hzp_micro_create(struct hzp_device *dev, int32_t rows_max, struct hzp_micro **ret)
 {
     struct hzp_micro *m = hzp_xcalloc(1, sizeof(*m));

@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "nanobatch/model/mlp.h"
 
-#include "nanobatch/model/tensor.h"
-
 /* The layer's columns of the buffers, which are wider where layers differ. */
 struct columns {
     struct hzp_mat gate_up, inner;

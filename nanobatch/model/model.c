@@ -1,11 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "nanobatch/model/model.h"
 
-#include "base/arena.h"
 #include "mesh/link.h"
-
-#include <stdlib.h>
-#include <string.h>
 
 int hzp_model_create(struct hzp_device *dev, struct hzp_weights *weights, int32_t positions,
                      struct hzp_model **ret)
@@ -33,7 +29,7 @@ int hzp_model_create(struct hzp_device *dev, struct hzp_weights *weights, int32_
             (struct hzp_mat){(float *)table + turns + rest, positions, dim, dim, HZP_F32};
     m->positions = positions;
 
-    float *host = malloc(bytes);
+    HZP_FREED float *host = malloc(bytes);
     struct hzp_lane *lane = NULL;
     struct hzp_fence *fence = NULL;
     int r = host ? HZP_OK : HZP_ENOMEM;
@@ -54,7 +50,6 @@ int hzp_model_create(struct hzp_device *dev, struct hzp_weights *weights, int32_
 out:
     hzp_fence_close(fence);
     hzp_lane_close(lane);
-    free(host);
     hzp_model_destroy(m);
     return r;
 }

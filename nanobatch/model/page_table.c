@@ -1,11 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "nanobatch/model/page_table.h"
 
-#include "base/arena.h"
-
-#include <stdlib.h>
-#include <string.h>
-
 size_t hzp_page_table_bytes(const struct hzp_page_table_config *config)
 {
     return (size_t)config->lines * (size_t)config->stride * sizeof(int32_t);

@@ -3,10 +3,6 @@
 
 #include "device/philox.h"
 
-#include <math.h>
-#include <stdio.h>
-#include <string.h>
-
 enum { FIRST = 2, LAST = 1, SWAPS = 2 }; /* protected layers; swaps of a path at most */
 
 int32_t hzp_deck_skips(const struct hzp_deck *deck)

@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "nanobatch/model/product.h"
 
-#include "nanobatch/model/tensor.h"
-
 struct hzp_mat hzp_layer_weight(const struct hzp_layer *layer, enum hzp_role role)
 {
     return hzp_version_mat(layer->model->weights, layer->version, role, layer->index);

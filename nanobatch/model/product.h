@@ -13,11 +13,8 @@
  */
 #pragma once
 
-#include "nanobatch/model/model.h"
 #include "nanobatch/model/space.h"
 #include "nanobatch/model/tensor.h"
-#include "nanobatch/plan/plan.h"
-#include "weights/units.h"
 
 /* What a norm op of a model of configuration c computes. */
 #define HZP_NORM_KIND(c) .plus_one = (c)->norm_plus_one, .centred = (c)->norm_centred

@@ -1,10 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "nanobatch/model/serve_space.h"
 
-#include "base/arena.h"
-
-#include <stdlib.h>
-
 static size_t lay_out(struct hzp_serve_space *s, char *base, const struct hzp_layout *layout,
                       enum hzp_dtype act, bool fp8, int32_t rows, int32_t logits)
 {
@@ -42,12 +38,8 @@ size_t hzp_serve_space_bytes(const struct hzp_layout *layout, enum hzp_dtype act
 static int clear_attention(struct hzp_serve_space *s)
 {
     size_t bytes = (size_t)s->attn.rows * (size_t)s->attn.stride * hzp_dtype_size(s->attn.type);
-    void *zero = calloc(1, bytes);
-    if (!zero)
-        return HZP_ENOMEM;
-    int r = hzp_device_copy(s->dev, s->attn.ptr, zero, bytes);
-    free(zero);
-    return r;
+    HZP_FREED void *zero = calloc(1, bytes);
+    return zero ? hzp_device_copy(s->dev, s->attn.ptr, zero, bytes) : HZP_ENOMEM;
 }
 
 int hzp_serve_space_create(const struct hzp_model *model, int32_t rows_max, int32_t logits_max,

@@ -1,11 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "nanobatch/model/stage_order.h"
 
-#include "base/arena.h"
-
-#include <stdlib.h>
-#include <string.h>
-
 /* A task that passes on a gradient, and where its micro-batch went then. */
 struct passed {
     int32_t micro, place;

@@ -2,7 +2,6 @@
 #include "nanobatch/model/stages.h"
 
 #include "nanobatch/model/ends.h"
-#include "nanobatch/model/tensor.h"
 
 /* --- Strands ---------------------------------------------------------------------------------- */
 

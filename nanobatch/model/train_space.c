@@ -3,9 +3,6 @@
 
 #include "nanobatch/model/stage_order.h"
 
-#include <stdlib.h>
-#include <string.h>
-
 /* Columns of each kind of row; inner: of a buffer that all layers use in turn. */
 struct widths {
     int32_t width, packed, attn, inner, heads, vocab;

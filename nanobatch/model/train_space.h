@@ -11,7 +11,6 @@
 
 #include "nanobatch/model/model.h"
 #include "nanobatch/plan/plan.h"
-#include "weights/groups.h"
 
 struct hzp_train_space;
 

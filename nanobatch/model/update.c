@@ -3,13 +3,9 @@
 
 #include "base/thread.h"
 #include "device/q8.h"
-#include "nanobatch/model/product.h"
-#include "nanobatch/model/tensor.h"
 #include "nanobatch/model/train_space_state.h"
 #include "nanobatch/time/rates.h"
 #include "weights/fp8.h"
-
-#include <math.h>
 
 /* A piece is at least so long, and at most what a matrix of one row can be. */
 static const size_t piece_min = (size_t)1 << 16,

@@ -22,9 +22,7 @@
  */
 #pragma once
 
-#include "nanobatch/model/model.h"
 #include "nanobatch/model/train_space.h"
-#include "nanobatch/plan/plan.h"
 
 struct hzp_update_hyper {
     float lr, beta1, beta2, eps, decay, clip; /* decay: of matrices only */

@@ -13,12 +13,7 @@
  */
 #include "nanobatch/model/work.h"
 
-#include "base/arena.h"
 #include "base/hash.h"
-
-#include <math.h>
-#include <stdlib.h>
-#include <string.h>
 
 struct head {
     int32_t kind, flag, docs, rows, learned, weights; /* flag: of the kind, flag_of */

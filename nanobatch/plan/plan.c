@@ -2,9 +2,6 @@
 #include "nanobatch/plan/plan.h"
 #include "device/philox.h"
 
-#include <stdlib.h>
-#include <string.h>
-
 const struct hzp_needs hzp_needs_none = {{-1, -1, -1, -1, -1}};
 _Static_assert(HZP_LANE_COUNT == 5, "an entry for each lane");
 
@@ -355,26 +352,20 @@ static int check_part(const struct hzp_plan *plan, int32_t i, struct hzp_err_tex
 
 int hzp_plan_check(const struct hzp_plan *plan, struct hzp_err_text *reterr)
 {
-    struct before *of = hzp_xcalloc((size_t)plan->items, sizeof(*of));
-    struct hzp_access(*acc)[HZP_ACCESS_MAX] = hzp_xcalloc((size_t)plan->items, sizeof(*acc));
-    int *accs = hzp_xcalloc((size_t)plan->items, sizeof(*accs));
-    int r;
-    HZP_TRY_GOTO(order(plan, of, reterr));
+    HZP_FREED struct before *of = hzp_xcalloc((size_t)plan->items, sizeof(*of));
+    HZP_FREED struct hzp_access(*acc)[HZP_ACCESS_MAX] =
+        hzp_xcalloc((size_t)plan->items, sizeof(*acc));
+    HZP_FREED int *accs = hzp_xcalloc((size_t)plan->items, sizeof(*accs));
+    HZP_TRY(order(plan, of, reterr));
     for (int32_t j = 0; j < plan->items; j++) {
-        HZP_TRY_GOTO(check_part(plan, j, reterr));
+        HZP_TRY(check_part(plan, j, reterr));
         accs[j] = hzp_op_access(plan->item[j].op, plan->item[j].args, acc[j]);
         for (int32_t i = 0; i < j; i++)
-            if (of[j].newest[plan->item[i].lane] < i && touch(acc[i], accs[i], acc[j], accs[j])) {
-                r = hzp_fail(reterr, HZP_EINVAL, "plan: items %d (%s) and %d (%s) race", i,
-                             hzp_op_name(plan->item[i].op), j, hzp_op_name(plan->item[j].op));
-                goto out;
-            }
+            if (of[j].newest[plan->item[i].lane] < i && touch(acc[i], accs[i], acc[j], accs[j]))
+                return hzp_fail(reterr, HZP_EINVAL, "plan: items %d (%s) and %d (%s) race", i,
+                                hzp_op_name(plan->item[i].op), j, hzp_op_name(plan->item[j].op));
     }
-out:
-    free(of);
-    free(acc);
-    free(accs);
-    return r;
+    return HZP_OK;
 }
 
 const char *hzp_item_tenants_text(const struct hzp_item *item)

@@ -22,8 +22,6 @@
 #include "base/arena.h"
 #include "device/device.h"
 
-#include <stdio.h>
-
 enum {
     HZP_NANO_MAX = 8, /* nano-batches of one step */
     HZP_STRANDS_MAX =

@@ -1,13 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "nanobatch/plan/plan_table.h"
 
-#include "nanobatch/plan/plan.h"
-
-#include <math.h>
-#include <stdarg.h>
-#include <stdlib.h>
-#include <string.h>
-
 void hzp_plan_table_init(struct hzp_plan_table *t)
 {
     memset(t, 0, sizeof(*t));

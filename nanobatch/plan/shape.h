@@ -27,7 +27,6 @@
  */
 #pragma once
 
-#include "base/err.h"
 #include "nanobatch/plan/plan.h"
 
 enum hzp_plan_order {

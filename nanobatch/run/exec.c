@@ -1,14 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "nanobatch/run/exec.h"
 
-#include "base/chrome.h"
 #include "base/thread.h"
 #include "base/timeline.h"
 #include "device/meter.h"
-#include "nanobatch/plan/plan.h"
-
-#include <stdlib.h>
-#include <string.h>
 
 /* Writes what a plan's items did to the timeline (base/timeline.h), one track a lane.
  *

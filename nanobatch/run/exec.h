@@ -21,7 +21,6 @@
  */
 #pragma once
 
-#include "nanobatch/plan/plan.h"
 #include "nanobatch/plan/plan_table.h"
 #include "nanobatch/run/graphs.h"
 #include "nanobatch/time/op_times.h"

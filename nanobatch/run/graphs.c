@@ -1,9 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "nanobatch/run/graphs.h"
 
-#include <stdlib.h>
-#include <string.h>
-
 #include "device/fallback.h"
 
 enum {

@@ -32,7 +32,6 @@
 #pragma once
 
 #include "nanobatch/model/batch.h"
-#include "nanobatch/plan/plan.h"
 
 /* A fence for each item of a plan that an item on another lane waits for.  Fences are opened when
  * they are first needed, and kept.  All 0: none. */

@@ -1,11 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "nanobatch/run/transfers.h"
 
-#include "base/arena.h"
 #include "base/thread.h"
-
-#include <stdlib.h>
-#include <string.h>
 
 void hzp_transfers_init(struct hzp_transfers *t)
 {

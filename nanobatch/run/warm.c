@@ -1,9 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "nanobatch/run/warm.h"
 
-#include <stdlib.h>
-#include <string.h>
-
 static void want_logits(struct hzp_batch *b, int32_t row)
 {
     b->sample[hzp_batch_add_logits(b, row)] =
@@ -106,18 +103,13 @@ int hzp_warm_times(const struct hzp_model *model, int32_t items)
 static int fill_micro(struct hzp_micro *micro, int32_t rows, int32_t learned)
 {
     int32_t count = rows + 1;
-    int32_t *token = calloc((size_t)count, sizeof(*token));
-    uint8_t *learn = malloc((size_t)count);
-    int r = HZP_ENOMEM;
+    HZP_FREED int32_t *token = calloc((size_t)count, sizeof(*token));
+    HZP_FREED uint8_t *learn = calloc((size_t)count, 1);
     hzp_micro_clear(micro);
-    if (token && learn) {
-        memset(learn, 0, (size_t)count);
-        memset(learn + count - learned, 1, (size_t)learned);
-        r = hzp_micro_add(micro, token, learn, count);
-    }
-    free(token);
-    free(learn);
-    return r;
+    if (!token || !learn)
+        return HZP_ENOMEM;
+    memset(learn + count - learned, 1, (size_t)learned);
+    return hzp_micro_add(micro, token, learn, count);
 }
 
 static int add_micro(struct hzp_plan *chain, const struct hzp_model *model, struct hzp_micro *micro,

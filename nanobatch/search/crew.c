@@ -1,13 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "nanobatch/search/crew.h"
 
-#include "mesh/link.h"
 #include "nanobatch/run/exec.h"
 #include "nanobatch/search/measure_pair.h"
-
-#include <stdlib.h>
-#include <string.h>
-#include <time.h>
 
 enum { ROUNDS = 5, BESIDE_MAX = 64 };
 enum what { PART, EXCHANGE, BESIDE, STEP, SPENT, END };

@@ -14,7 +14,6 @@
  */
 #pragma once
 
-#include "nanobatch/plan/shape.h"
 #include "nanobatch/search/measure.h"
 
 struct hzp_crew;

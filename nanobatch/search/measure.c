@@ -4,10 +4,6 @@
 #include "nanobatch/search/measure_pair.h"
 #include "nanobatch/search/simulate.h"
 
-#include <math.h>
-#include <stdlib.h>
-#include <string.h>
-
 enum { PASSES = 3, RUNS_MIN = 2, RUNS_MAX = 9, DEPTH = 512 };
 
 /* The target for the summed duration of one part's timed runs; shorter plans are run more often. */

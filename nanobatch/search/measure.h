@@ -18,7 +18,6 @@
 #pragma once
 
 #include "nanobatch/search/rig.h"
-#include "nanobatch/time/tables.h"
 
 struct hzp_measure;
 

@@ -3,9 +3,6 @@
 
 #include "nanobatch/run/exec.h"
 
-#include <stdlib.h>
-#include <string.h>
-
 enum {
     LIST_MAX = 64,    /* the most different items of a side; they are repeated */
     ISSUED_MAX = 900, /* most items of a side in one run: both sides fit a lane's queue */
@@ -430,7 +427,7 @@ static int measure_latencies(struct hzp_rig *rig, struct hzp_plan *plan, struct 
 {
     struct hzp_exec *exec = NULL;
     struct hzp_exec_times times;
-    struct latencies *all = hzp_xcalloc(1, sizeof(*all));
+    HZP_FREED struct latencies *all = hzp_xcalloc(1, sizeof(*all));
     struct hzp_plan_shape shape = hzp_plan_sequential;
     shape.order = HZP_ORDER_SKEWED;
     shape.weight[1] = 1;
@@ -451,7 +448,6 @@ static int measure_latencies(struct hzp_rig *rig, struct hzp_plan *plan, struct 
         t->wakeup_ns = all->count[1] ? hzp_median(all->ns[1], all->count[1]) : t->handover_ns;
     }
     hzp_exec_destroy(exec);
-    free(all);
     return r;
 }
 

@@ -7,7 +7,6 @@
 #pragma once
 
 #include "nanobatch/search/rig.h"
-#include "nanobatch/time/tables.h"
 
 /* Whether this rig has items of both classes that may run at the same time. */
 bool hzp_pair_possible(const struct hzp_rig *rig, enum hzp_class a, enum hzp_class b);

@@ -1,9 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "nanobatch/search/pipeline.h"
 
-#include <stdlib.h>
-#include <string.h>
-
 enum { TURNS_MIN = 3, TURNS_MAX = 21 };
 
 struct hzp_plan_shape hzp_pipeline_cut(const struct hzp_plan_shape *shape)
@@ -87,7 +84,7 @@ static void conclude(struct hzp_pipeline *p, struct turns *t, int32_t turns)
 int hzp_pipeline_measure(struct hzp_pipeline *p, struct hzp_crew *crew, double seconds,
                          struct hzp_err_text *reterr)
 {
-    struct turns *t = hzp_xcalloc(1, sizeof(*t));
+    HZP_FREED struct turns *t = hzp_xcalloc(1, sizeof(*t));
     int32_t turns = 0;
     double spent = 0;
     int r = take_turn(p, crew, t, 0, reterr); /* not counted: creates primitives */
@@ -99,7 +96,6 @@ int hzp_pipeline_measure(struct hzp_pipeline *p, struct hzp_crew *crew, double s
     }
     if (r >= 0)
         conclude(p, t, turns);
-    free(t);
     return r < 0 ? r : HZP_OK;
 }
 

@@ -21,8 +21,6 @@
 
 #include "nanobatch/search/crew.h"
 
-#include <stdio.h>
-
 enum hzp_pipeline_plan { HZP_PLAN_SEQUENTIAL, HZP_PLAN_CUT, HZP_PLAN_PIPELINE, HZP_PLAN_COUNT };
 
 /* A step of `decode` rows at position `depth` and `prefill` rows of a prompt, and its shape. */

@@ -3,9 +3,6 @@
 
 #include "nanobatch/model/update.h"
 
-#include <stdlib.h>
-#include <string.h>
-
 /* Any token will do; neighbours differ, so that the same embedding row is not read twice in a
  * row. */
 static int32_t token_at(const struct hzp_rig *rig, int32_t i)
@@ -158,16 +155,13 @@ int hzp_rig_train(struct hzp_rig *rig, int32_t rows)
     if (!rig->train || rows > rig->micro->rows_max || rows > rig->config.model->positions)
         return HZP_EINVAL;
     hzp_micro_clear(rig->micro);
-    int32_t *token = hzp_xcalloc((size_t)rows + 1, sizeof(*token));
-    uint8_t *learn = hzp_xcalloc((size_t)rows + 1, 1);
+    HZP_FREED int32_t *token = hzp_xcalloc((size_t)rows + 1, sizeof(*token));
+    HZP_FREED uint8_t *learn = hzp_xcalloc((size_t)rows + 1, 1);
     for (int32_t i = 0; i <= rows; i++) {
         token[i] = token_at(rig, i);
         learn[i] = 1;
     }
-    int r = hzp_micro_add(rig->micro, token, learn, rows + 1);
-    free(token);
-    free(learn);
-    HZP_TRY(r);
+    HZP_TRY(hzp_micro_add(rig->micro, token, learn, rows + 1));
     hzp_micro_cut(rig->micro, rig->chunk_rows);
     hzp_micro_build(&rig->chain, rig->config.model, rig->config.version, rig->micro, rig->train,
                     true);

@@ -10,8 +10,6 @@
  */
 #pragma once
 
-#include "nanobatch/model/backward.h"
-#include "nanobatch/model/forward.h"
 #include "nanobatch/model/ride.h"
 #include "nanobatch/model/step.h"
 

@@ -6,10 +6,6 @@
 #include "nanobatch/search/vary.h"
 #include "nanobatch/split/deadline.h"
 
-#include <math.h>
-#include <stdlib.h>
-#include <string.h>
-
 enum { BEST = 4, RUNS_MIN = 3, RUNS_MAX = 21, SLICES = 5 };
 
 /* A shape is kept only if it beats the sequential plan by this factor, in simulation and when run;

@@ -32,10 +32,8 @@
  */
 #pragma once
 
-#include "nanobatch/plan/plan_table.h"
 #include "nanobatch/run/exec.h"
 #include "nanobatch/search/crew.h"
-#include "nanobatch/search/rig.h"
 #include "nanobatch/search/simulate.h"
 
 struct hzp_search_config {

@@ -1,20 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "nanobatch/search/search_file.h"
 
-#include "base/arena.h"
 #include "base/cache.h"
 #include "base/file.h"
 #include "base/hash.h"
 #include "base/log.h"
 #include "base/version.h"
 #include "base/json_file.h"
-
-#include <inttypes.h>
-#include <limits.h>
-#include <math.h>
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
 
 enum {
     FORMAT = 4,
@@ -35,13 +27,12 @@ static uint64_t hash_program(void)
 {
     uint64_t hash = HZP_FNV;
     FILE *file = fopen("/proc/self/exe", "rb");
-    char *block = hzp_xmalloc(1 << 16);
+    HZP_FREED char *block = hzp_xmalloc(1 << 16);
     size_t n;
     while (file && (n = fread(block, 1, 1 << 16, file)) > 0)
         hash = hzp_fnv(hash, block, n);
     if (file)
         fclose(file);
-    free(block);
     return hash;
 }
 

@@ -2,11 +2,6 @@
 #include "nanobatch/search/simulate.h"
 
 #include "base/hash.h"
-#include "nanobatch/time/tables.h"
-
-#include <stdlib.h>
-#include <math.h>
-#include <string.h>
 
 enum { MEMOS = 4096, AGAIN_ITEMS = 24 };
 

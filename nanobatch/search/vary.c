@@ -3,8 +3,6 @@
 
 #include "device/philox.h"
 
-#include <string.h>
-
 enum { SCALE = 16 };
 
 int32_t hzp_vary_draw(struct hzp_vary *v, int32_t n)

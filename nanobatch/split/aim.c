@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "nanobatch/split/aim.h"
 
-#include <math.h>
-
 static const double gain = 0.05, late_part = 0.002;
 static const double usual_between = 200, faster_max = 20;
 static const double part_first = 0.8, part_min = 0.05, part_max = 1;

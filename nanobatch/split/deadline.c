@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "nanobatch/split/deadline.h"
 
-#include <math.h>
-
 static const double usual_quantile = 0.9, usual_part_max = 0.6;
 
 /* F */

@@ -3,8 +3,6 @@
 
 #include "base/decimal.h"
 
-#include <string.h>
-
 static const double ns_max = 3600e9;
 
 const struct hzp_policy hzp_policy_default = {

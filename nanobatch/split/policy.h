@@ -6,7 +6,6 @@
  */
 #pragma once
 
-#include "base/base.h"
 #include "base/err.h"
 
 struct hzp_policy {

@@ -1,9 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "nanobatch/split/seen.h"
 
-#include <math.h>
-#include <string.h>
-
 /* A miss rate is averaged over about so many late ITLs, or TTFTs. */
 static const double memory = 300;
 /* The miss rate of serving alone is at most this, and fades by 1 / e in so many ns. */

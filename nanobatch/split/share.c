@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "nanobatch/split/share.h"
 
-#include <math.h>
-
 /* A train_min of 1 still leaves serving a hundredth. */
 static const double min_part_max = 0.99;
 static const double urgent_ns = 30e9, urgent_max = 5;

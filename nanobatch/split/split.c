@@ -1,13 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "nanobatch/split/split.h"
 
-#include "base/thread.h"
 #include "nanobatch/split/deadline.h"
 #include "nanobatch/split/throttle.h"
-#include "nanobatch/split/waits.h"
-
-#include <math.h>
-#include <string.h>
 
 enum { PART_SECONDS = 30, RECENT_STEPS = 64 };
 /* Throttled below this, training does not run beside serving. */

@@ -48,16 +48,11 @@
 #pragma once
 
 #include "base/thread.h"
-#include "nanobatch/model/batch.h"
 #include "nanobatch/run/exec.h"
 #include "nanobatch/split/exceptions.h"
-#include "nanobatch/split/policy.h"
 #include "nanobatch/split/report.h"
-#include "nanobatch/split/seen.h"
 #include "nanobatch/split/share.h"
 #include "nanobatch/time/time.h"
-
-#include <stdatomic.h>
 
 struct hzp_waits;
 

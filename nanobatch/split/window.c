@@ -1,10 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "nanobatch/split/window.h"
 
-#include <math.h>
-#include <stdlib.h>
-#include <string.h>
-
 void hzp_window_add(struct hzp_window *w, uint64_t ns, int32_t weight)
 {
     w->ns[w->at] = ns;

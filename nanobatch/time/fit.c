@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "nanobatch/time/fit.h"
 
-#include <string.h>
-
 static const double forget_rate = 0.995;
 static const double noise_variance = 0.01;
 static const double error_max = 1; /* relative; what an observation exceeds it by is cut */

@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "nanobatch/time/op_times.h"
 
-#include <string.h>
-
 void hzp_op_times_init(struct hzp_op_times *times, const struct hzp_rates *rates)
 {
     memset(times, 0, sizeof(*times));

@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "nanobatch/time/rows_times.h"
 
-#include <string.h>
-
 /* A class' average is over about so many steps, and one step counts at most so many times it. */
 static const double average_steps = 8, outlier = 4;
 /* A class last measured so many steps ago weighs half as much as a new one. */

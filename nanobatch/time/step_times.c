@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "nanobatch/time/step_times.h"
 
-#include <string.h>
-
 /* An observation is off, if it is this many times its prediction or less than the inverse; so many
  * in a row rescale the model. */
 static const double off_by = 2;

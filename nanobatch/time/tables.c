@@ -1,14 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "nanobatch/time/tables.h"
 
-#include "base/arena.h"
 #include "device/operand.h"
 #include "mesh/link.h"
 #include "nanobatch/time/rates.h"
-
-#include <math.h>
-#include <stdlib.h>
-#include <string.h>
 
 static uint8_t types_of(const struct hzp_mat *first, const struct hzp_mat *last)
 {

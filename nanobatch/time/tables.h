@@ -25,8 +25,6 @@
 
 #include "device/device.h"
 
-#include <stdio.h>
-
 enum { HZP_SHARES_MAX = 6 };
 
 struct hzp_op_key {

@@ -3,8 +3,6 @@
  * it, wherever it is truncated or changed; a new file replaces the old one atomically. */
 #include "nanobatch/search/search_file.h"
 
-#include "base/arena.h"
-
 #include <limits.h>
 #include <setjmp.h>
 #include <stdarg.h>

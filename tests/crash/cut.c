@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "tests/crash/cut.h"
 
-#include "base/arena.h"
 #include "tests/serve/seeded.h"
 #include "tests/weights/scratch.h"
 

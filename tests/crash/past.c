@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "tests/crash/past.h"
 
-#include "base/arena.h"
 #include "tests/fixture/model.h"
 #include "tests/weights/scratch.h"
 #include "tests/weights/tiny_models.h"

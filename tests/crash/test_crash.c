@@ -10,7 +10,6 @@
  */
 #include "tests/crash/past.h"
 
-#include "base/arena.h"
 #include "base/thread.h"
 #include "tests/serve/seeded.h"
 #include "tests/weights/scratch.h"

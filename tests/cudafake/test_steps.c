@@ -13,7 +13,6 @@
 #include <string.h>
 #include <cmocka.h>
 
-#include "base/arena.h"
 #include "device/fallback.h"
 #include "nanobatch/run/driver.h"
 #include "nanobatch/run/graphs.h"

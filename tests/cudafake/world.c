@@ -9,8 +9,6 @@
 #include <string.h>
 #include <cmocka.h>
 
-#include "base/arena.h"
-
 bool world_fp8;
 
 void world_open(struct world *w, struct hzp_device *dev)

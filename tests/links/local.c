@@ -8,7 +8,6 @@
  */
 #include "mesh/link/backend.h"
 
-#include "base/arena.h"
 #include "device/philox.h"
 #include "tests/links/links.h"
 

@@ -6,7 +6,6 @@
  */
 #include "mesh/link/backend.h"
 
-#include "base/arena.h"
 #include "device/sim.h"
 #include "tests/links/links.h"
 

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The split's controllers one by one: share (credit, floor), throttles (misses, slots, overdue),
  * deadlines (ITL, TTFT, idle), exceptions (skip, overrun, beside). */
-#include "base/arena.h"
 #include "nanobatch/split/deadline.h"
 #include "nanobatch/split/exceptions.h"
 #include "nanobatch/split/share.h"

@@ -4,7 +4,6 @@
 #include "nanobatch/model/product.h"
 #include "nanobatch/plan/plan.h"
 
-#include "base/arena.h"
 #include "base/err.h"
 #include "tests/links/links.h"
 

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What the split observes, windows and spreads; the operator's goals as text. */
-#include "base/arena.h"
 #include "nanobatch/split/policy.h"
 #include "nanobatch/split/seen.h"
 

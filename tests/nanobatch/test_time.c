@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The model of time: step times find a device's coefficients, follow a device that changes,
  * resist outliers and separate training's slowdown from serving; op times; the curve by rows. */
-#include "base/arena.h"
 #include "nanobatch/time/time.h"
 #include "tests/serve/seeded.h"
 

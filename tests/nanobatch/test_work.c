@@ -2,7 +2,6 @@
 /* The work of chains of training: what is written is read, also after the last row of a document
  * learns nothing; what was cut off, changed by one field, or at random, is refused or is a
  * micro-batch within its limits. */
-#include "base/arena.h"
 #include "nanobatch/model/work.h"
 #include "tests/serve/seeded.h"
 

@@ -5,7 +5,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/arena.h"
 #include "device/bf16.h"
 #include "device/fp8.h"
 #include "tests/opcheck/opcheck.h"

@@ -7,7 +7,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/arena.h"
 #include "device/fp8.h"
 #include "device/philox.h"
 #include "tests/opcheck/opcheck.h"

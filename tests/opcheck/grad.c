@@ -14,7 +14,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/arena.h"
 #include "tests/opcheck/opcheck.h"
 
 #define STEP 0x1p-5f
@@ -38,7 +37,7 @@ static void fill_nice(struct oc_io *io, const struct hzp_mat *mat)
             oc_put(mat, r, c, (float)(oc_below(io, 193) - 96) / 64);
 }
 
-static struct hzp_mat nice(struct oc_io *io, const char *name, int32_t rows, int32_t cols)
+static struct hzp_mat gentle(struct oc_io *io, const char *name, int32_t rows, int32_t cols)
 {
     struct hzp_mat mat = oc_mat(io, name, rows, cols, HZP_F32, OC_IN);
     fill_nice(io, &mat);
@@ -129,15 +128,15 @@ static void backward(struct probe *p, const void *args, size_t size)
 static void grad_embed(struct probe *p)
 {
     static const int32_t ids[] = {6, 0, 3, 3, 6, 3};
-    struct hzp_embed_args f = {.table = nice(p->f, "table", 7, 5)};
+    struct hzp_embed_args f = {.table = gentle(p->f, "table", 7, 5)};
     int32_t *id = oc_array(p->f, "id", OC_I32, 6, OC_IN);
     memcpy(id, ids, sizeof(ids));
     f.id = id;
     f.y = p->y = oc_mat(p->f, "y", 6, 5, HZP_F32, OC_OUT);
-    p->weight = nice(p->f, "weight", 6, 5);
+    p->weight = gentle(p->f, "weight", 6, 5);
     oc_args(p->f, &f, sizeof(f));
 
-    struct hzp_embed_bwd_args b = {nice(p->b, "dtable", 7, 5), same(p->b, "dy", &p->weight), NULL,
+    struct hzp_embed_bwd_args b = {gentle(p->b, "dtable", 7, 5), same(p->b, "dy", &p->weight), NULL,
                                    0};
     id = oc_array(p->b, "id", OC_I32, 6, OC_IN);
     memcpy(id, ids, sizeof(ids));
@@ -149,11 +148,11 @@ static void grad_embed(struct probe *p)
 static void grad_rmsnorm(struct probe *p, bool plus_one, bool centred)
 {
     struct hzp_rmsnorm_args f = {.eps = 1e-3f, .plus_one = plus_one, .centred = centred};
-    f.x = nice(p->f, "x", 5, 13);
-    f.w = nice(p->f, "w", 1, 13);
+    f.x = gentle(p->f, "x", 5, 13);
+    f.w = gentle(p->f, "w", 1, 13);
     f.y = p->y = oc_mat(p->f, "y", 5, 13, HZP_F32, OC_OUT);
     f.rstd = oc_array(p->f, "rstd", OC_F32, 5, OC_OUT);
-    p->weight = nice(p->f, "weight", 5, 13);
+    p->weight = gentle(p->f, "weight", 5, 13);
     oc_args(p->f, &f, sizeof(f));
     loss(p);
 
@@ -163,8 +162,8 @@ static void grad_rmsnorm(struct probe *p, bool plus_one, bool centred)
     b.dy = same(p->b, "dy", &p->weight);
     b.x = same(p->b, "x", &f.x);
     b.w = same(p->b, "w", &f.w);
-    b.dx = nice(p->b, "dx", 5, 13);
-    b.dw = nice(p->b, "dw", 1, 13);
+    b.dx = gentle(p->b, "dx", 5, 13);
+    b.dw = gentle(p->b, "dw", 1, 13);
     b.rstd = rstd;
     backward(p, &b, sizeof(b));
     check(p, "dx", &f.x, &b.dx, true);
@@ -176,17 +175,17 @@ static void grad_rope(struct probe *p, bool norms, bool plus_one)
     enum { ROWS = 4, DIM = 6, WIDTH = 4 * DIM };
     static const int32_t positions[ROWS] = {0, 9, 3, 3};
     struct hzp_rope_args f = {.heads = {2, 1, DIM}, .eps = 1e-3f, .plus_one = plus_one};
-    f.x = nice(p->f, "x", ROWS, WIDTH);
+    f.x = gentle(p->f, "x", ROWS, WIDTH);
     f.y = p->y = oc_mat(p->f, "y", ROWS, WIDTH, HZP_F32, OC_OUT);
-    f.table = nice(p->f, "table", 10, DIM); /* any linear map will do */
+    f.table = gentle(p->f, "table", 10, DIM); /* any linear map will do */
     int32_t *pos = oc_array(p->f, "pos", OC_I32, ROWS, OC_IN);
     memcpy(pos, positions, sizeof(positions));
     f.pos = pos;
     if (norms) {
-        f.q_norm = nice(p->f, "q_norm", 1, DIM);
-        f.k_norm = nice(p->f, "k_norm", 1, DIM);
+        f.q_norm = gentle(p->f, "q_norm", 1, DIM);
+        f.k_norm = gentle(p->f, "k_norm", 1, DIM);
     }
-    p->weight = nice(p->f, "weight", ROWS, WIDTH);
+    p->weight = gentle(p->f, "weight", ROWS, WIDTH);
     oc_args(p->f, &f, sizeof(f));
 
     struct hzp_rope_bwd_args b = {.heads = f.heads, .eps = f.eps, .plus_one = plus_one};
@@ -200,8 +199,8 @@ static void grad_rope(struct probe *p, bool norms, bool plus_one)
         b.x = same(p->b, "x", &f.x);
         b.q_norm = same(p->b, "q_norm", &f.q_norm);
         b.k_norm = same(p->b, "k_norm", &f.k_norm);
-        b.dq_norm = nice(p->b, "dq_norm", 1, DIM);
-        b.dk_norm = nice(p->b, "dk_norm", 1, DIM);
+        b.dq_norm = gentle(p->b, "dq_norm", 1, DIM);
+        b.dk_norm = gentle(p->b, "dk_norm", 1, DIM);
     }
     backward(p, &b, sizeof(b));
     check(p, norms ? "dx, norms" : "dx", &f.x, &b.dx, false);
@@ -228,13 +227,13 @@ static void grad_attn(struct probe *p, int32_t heads, int32_t kv_heads, int32_t 
     int32_t width = (heads + 2 * kv_heads) * DIM;
     struct hzp_attn_packed_args f = {
         .heads = {heads, kv_heads, DIM}, .scale = 0.5f, .cap = cap, .window = window};
-    f.qkv = nice(p->f, "qkv", ROWS, width);
+    f.qkv = gentle(p->f, "qkv", ROWS, width);
     f.out = p->y = oc_mat(p->f, "out", ROWS, heads * DIM, HZP_F32, OC_OUT);
     if (sink)
-        f.sink = nice(p->f, "sink", 1, heads);
+        f.sink = gentle(p->f, "sink", 1, heads);
     f.lse = oc_array(p->f, "lse", OC_F32, ROWS * heads, OC_OUT);
     f.segs = documents(p->f);
-    p->weight = nice(p->f, "weight", ROWS, heads * DIM);
+    p->weight = gentle(p->f, "weight", ROWS, heads * DIM);
     oc_args(p->f, &f, sizeof(f));
     loss(p);
 
@@ -267,9 +266,9 @@ static void grad_attn(struct probe *p, int32_t heads, int32_t kv_heads, int32_t 
 
 static void grad_swiglu(struct probe *p, bool gelu)
 {
-    struct hzp_swiglu_args f = {.x = nice(p->f, "x", 3, 14), .gelu = gelu};
+    struct hzp_swiglu_args f = {.x = gentle(p->f, "x", 3, 14), .gelu = gelu};
     f.y = p->y = oc_mat(p->f, "y", 3, 7, HZP_F32, OC_OUT);
-    p->weight = nice(p->f, "weight", 3, 7);
+    p->weight = gentle(p->f, "weight", 3, 7);
     oc_args(p->f, &f, sizeof(f));
 
     struct hzp_swiglu_bwd_args b = {same(p->b, "x", &f.x), same(p->b, "dy", &p->weight),
@@ -323,7 +322,7 @@ static void grad_xent(struct probe *p, bool weighted, int kind, float kl, float 
 {
     enum { ROWS = 4, VOCAB = 11 };
     static const int32_t targets[ROWS] = {10, 0, -1, 5};
-    struct hzp_xent_args f = {.x = nice(p->f, "x", ROWS, VOCAB), .cap = cap}, b = {.cap = cap};
+    struct hzp_xent_args f = {.x = gentle(p->f, "x", ROWS, VOCAB), .cap = cap}, b = {.cap = cap};
     int32_t *target = oc_array(p->f, "target", OC_I32, ROWS, OC_IN);
     memcpy(target, targets, sizeof(targets));
     f.target = target;
@@ -362,11 +361,11 @@ static void grad_matmul(struct probe *p, uint64_t seed)
 {
     enum { ROWS = 3, IN = 7, OUT = 5 };
     struct hzp_matmul_args f = {.trans_b = 1}, dx = {0}, dw = {.trans_a = 1, .accumulate = 1};
-    f.a = nice(p->f, "x", ROWS, IN);
-    f.b = nice(p->f, "w", OUT, IN);
-    f.bias = nice(p->f, "bias", 1, OUT);
+    f.a = gentle(p->f, "x", ROWS, IN);
+    f.b = gentle(p->f, "w", OUT, IN);
+    f.bias = gentle(p->f, "bias", 1, OUT);
     f.c = p->y = oc_mat(p->f, "y", ROWS, OUT, HZP_F32, OC_OUT);
-    p->weight = nice(p->f, "weight", ROWS, OUT);
+    p->weight = gentle(p->f, "weight", ROWS, OUT);
     oc_args(p->f, &f, sizeof(f));
 
     dx.a = same(p->b, "dy", &p->weight);
@@ -378,13 +377,13 @@ static void grad_matmul(struct probe *p, uint64_t seed)
     oc_io_reset(p->b, seed, false);
     dw.a = same(p->b, "dy", &p->weight);
     dw.b = same(p->b, "x", &f.a);
-    dw.c = nice(p->b, "dw", OUT, IN);
+    dw.c = gentle(p->b, "dw", OUT, IN);
     backward(p, &dw, sizeof(dw));
     check(p, "dW += dy^T x", &f.b, &dw.c, true);
 
     oc_io_reset(p->b, seed, false);
     p->op = HZP_OP_colsum;
-    struct hzp_colsum_args sum = {same(p->b, "dy", &p->weight), nice(p->b, "dbias", 1, OUT)};
+    struct hzp_colsum_args sum = {same(p->b, "dy", &p->weight), gentle(p->b, "dbias", 1, OUT)};
     backward(p, &sum, sizeof(sum));
     check(p, "dbias", &f.bias, &sum.y, true);
 }

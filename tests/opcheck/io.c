@@ -7,7 +7,6 @@
 #include <string.h>
 #include <sys/mman.h>
 
-#include "base/arena.h"
 #include "device/fp8.h"
 #include "device/philox.h"
 #include "tests/opcheck/opcheck.h"

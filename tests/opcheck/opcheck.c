@@ -22,7 +22,6 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "base/arena.h"
 #include "tests/opcheck/opcheck.h"
 
 enum { TARGETS_MAX = 6, CASE_SECONDS = 1200, PHASE_GRAD = 100000, PHASE_FACTS = 200000 };

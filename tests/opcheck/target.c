@@ -5,7 +5,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/arena.h"
 #include "base/thread.h"
 #include "tests/opcheck/opcheck.h"
 

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* tests/replicas/fleet_world.c - what stands for clock, sockets and engines, and the sabotage. */
-#include "base/arena.h"
 #include "device/philox.h"
 #include "tests/replicas/fleet.h"
 

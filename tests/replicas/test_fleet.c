@@ -24,7 +24,6 @@
  *     at the end the front knows of no request, and expects no pages of any rank
  *
  * Sabotage replaces functions through the linker's --wrap, and must be noticed. */
-#include "base/arena.h"
 #include "base/log.h"
 #include "tests/replicas/fleet.h"
 #include "tests/sim/sabotage.h"

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The front and a replica that the test plays itself: what a replica may say, and what becomes of
  * its requests when it says something else, or nothing. */
-#include "base/arena.h"
 #include "base/log.h"
 #include "base/thread.h"
 #include "tests/replicas/world.h"

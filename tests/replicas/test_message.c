@@ -2,7 +2,6 @@
 /* Messages between the front and replicas: what is written is read, and nothing that is cut or
  * changed does harm. */
 #include "api/front/message.h"
-#include "base/arena.h"
 
 #include <math.h>
 #include <setjmp.h>

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A replica, and a front that the test plays and that is silent for too long. */
 #include "api/front/replica.h"
-#include "base/arena.h"
 #include "base/log.h"
 #include "base/thread.h"
 #include "nanobatch/split/split.h"

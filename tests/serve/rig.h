@@ -5,7 +5,6 @@
  * Thread: the test's. */
 #pragma once
 
-#include "base/arena.h"
 #include "serve/scheduler.h"
 
 #include <math.h>

@@ -6,7 +6,6 @@
  *
  * The loop is driven by hand on a clock of its own, one step ahead of the device unless a step's
  * results must be known, as nanobatch/loop.c does. */
-#include "base/arena.h"
 #include "serve/scheduler.h"
 #include "tests/serve/seeded.h"
 

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The pool's invariant under random holders: no page is given out twice, none is lost. */
-#include "base/arena.h"
 #include "serve/kvpool.h"
 #include "tests/serve/seeded.h"
 

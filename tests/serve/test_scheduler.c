@@ -2,7 +2,6 @@
 /* The scheduler under a loop driven by hand.  A hash of the whole sequence, as stored in the
  * pages, replaces the model: if a page, a slot, a position or a piece of a prompt were wrong in
  * any step, the tokens would differ from those of the request alone. */
-#include "base/arena.h"
 #include "serve/scheduler.h"
 #include "tests/serve/rig.h"
 #include "tests/serve/seeded.h"

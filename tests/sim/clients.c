@@ -4,8 +4,6 @@
 #include "tests/sim/world.h"
 #include "tests/train/samples.h"
 
-#include "base/arena.h"
-
 #include <stdlib.h>
 #include <string.h>
 

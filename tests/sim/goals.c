@@ -3,7 +3,6 @@
  * makes serving miss it nor is kept from running. */
 #include "tests/sim/world.h"
 
-#include "base/arena.h"
 #include "nanobatch/split/split.h"
 
 #include <stdlib.h>

@@ -13,7 +13,6 @@
  * several times an ordinary step, they have rows beside ordinary ones, and steps keep the goal.
  * Last: those that an older version computes end, too, while ordinary ones never stop, and have one
  * step in a hundred at most. */
-#include "base/arena.h"
 #include "nanobatch/loop.h"
 #include "serve/scheduler_state.h"
 #include "tests/fixture/model.h"

@@ -27,7 +27,6 @@
  *
  * Days have preemptions, cancellations, prompts that begin alike, and steps formed one ahead.
  * Sabotage replaces functions through the linker's --wrap, and must be noticed. */
-#include "base/arena.h"
 #include "tests/sim/consistency.h"
 #include "tests/sim/sabotage.h"
 

@@ -18,7 +18,6 @@
  * be detected by the rule meant for it.  --table prints what prediction is worth: throughput and
  * latency by rule and size of the pool; --low prints latency at low load by --prefill-rows (0:
  * by budget). */
-#include "base/arena.h"
 #include "base/ring.h"
 #include "serve/scheduler.h"
 #include "tests/serve/seeded.h"

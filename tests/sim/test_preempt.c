@@ -12,7 +12,6 @@
  *
  * Then one engine is stopped in the middle, and a second one, which accepts nothing new any more,
  * goes on with what the first has drawn so far. */
-#include "base/arena.h"
 #include "base/log.h"
 #include "nanobatch/loop.h"
 #include "serve/scheduler.h"

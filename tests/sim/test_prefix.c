@@ -23,7 +23,6 @@
  * On half of the days requests have depths: such a row's content says which layers it went through.
  *
  * Sabotage replaces functions of the cache, through the linker's --wrap, and must be noticed. */
-#include "base/arena.h"
 #include "serve/prefix.h"
 #include "serve/scheduler.h"
 #include "serve/scheduler_state.h"

@@ -13,7 +13,6 @@
  *                runs only while no request does
  *     pauses     when no request runs, the very next step is training's, all of it
  * Only the split is real here; test_engine_sim runs it in the real loop. */
-#include "base/arena.h"
 #include "nanobatch/source.h"
 #include "nanobatch/split/split.h"
 #include "tests/serve/seeded.h"

@@ -2,8 +2,6 @@
 /* tests/sim/world.c - builds an engine from a seed, and takes it down again. */
 #include "tests/sim/world.h"
 
-#include "base/arena.h"
-
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>

@@ -9,7 +9,6 @@
  *
  * Thread: the test's, but for what a member does.
  */
-#include "base/arena.h"
 #include "base/thread.h"
 #include "nanobatch/member.h"
 #include "tests/sim/world.h"

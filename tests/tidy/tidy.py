@@ -106,6 +106,9 @@ LIBRARY = {
 PRIVATE = {"device/backend.h": ["device", "dev/bench"], "device/cpu/": ["device/cpu", "dev/bench"],
            "device/cuda/": ["device/cuda", "dev/bench"],
            "mesh/link/": ["mesh"], "device/ref/": ["device/ref", "device/cpu"]}
+# What base/base.h includes for all files of the product, as git's git-compat-util.h does.
+C_LIBRARY = ["ctype.h", "errno.h", "inttypes.h", "limits.h", "math.h", "stdarg.h", "stdatomic.h", "stdbool.h",
+             "stddef.h", "stdint.h", "stdio.h", "stdlib.h", "string.h", "time.h", "unistd.h"]
 BACKENDS_DEFINE = ["hzp_fence"]
 # A module is NAME.h with NAME.c and NAME_state, NAME_parts, NAME_private, which say what it consists of.
 # These are of a module too, though their names do not end so.
@@ -173,6 +176,8 @@ def check_includes(root, path, included, modules):
                 if target.startswith(private) and not any(name.startswith(a + "/") for a in allowed):
                     problem(where, f"{private} is private to {', '.join(allowed)}")
         else:
+            if target in C_LIBRARY and name != "base/base.h":
+                problem(where, f"<{target}> comes by way of base/base.h")
             for library, allowed in LIBRARY.items():
                 if target.startswith(library) and not any(name.startswith(a + "/") for a in allowed):
                     problem(where, f"<{target}> belongs to {', '.join(allowed)}")

@@ -3,8 +3,6 @@
  * that learn quadratics, between which links are slow, cut, or damage what they carry. */
 #include "train/sites/rounds.h"
 
-#include "base/arena.h"
-
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>

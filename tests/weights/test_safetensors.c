@@ -81,7 +81,7 @@ static void test_reads(void **state)
 {
     const char *header =
         "{\"__metadata__\":{\"format\":\"pt\",\"\\u00e4\\n\":\"\\ud83d\\ude00\",\"odd\":"
-        "\"a\\u0000b\\ud800\\u0063\\udc00\"},\n"
+        "\"a\\ud800\\u0063\\udc00\"},\n"
         " \"b\": {\"shape\": [2, 3], \"dtype\":\"BF16\",\"data_offsets\":[8,20]},"
         "\"a\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0,8]},"
         "\"empty\":{\"dtype\":\"I64\",\"shape\":[0,7],\"data_offsets\":[20,20]},"
@@ -110,7 +110,6 @@ static void test_reads(void **state)
     assert_null(hzp_safetensors_find(st, "c"));
     assert_string_equal(hzp_safetensors_meta(st, "format"), "pt");
     assert_string_equal(hzp_safetensors_meta(st, "odd"), "a\xef\xbf\xbd"
-                                                         "b\xef\xbf\xbd"
                                                          "c\xef\xbf\xbd");
     assert_string_equal(hzp_safetensors_meta(st, "\xc3\xa4\n"), "\xf0\x9f\x98\x80");
     assert_null(hzp_safetensors_meta(st, "b"));
@@ -133,8 +132,8 @@ static void test_lying_length(void **state)
     expect_bad(make_file(UINT64_MAX, "{}", 2, 0), HZP_EFORMAT, "header has", "only 2");
     expect_bad(make_file((uint64_t)1 << 63, "{}", 2, 0), HZP_EFORMAT, "header has", "only 2");
     expect_bad(make_file(UINT64_MAX - 7, "{}", 2, 0), HZP_EFORMAT, "header has", "only 2");
-    expect_bad(make_file(0, "{}", 2, 0), HZP_EFORMAT, "expected '{'", "byte 0");
-    expect_bad(make_file(1, "{}", 2, 0), HZP_EFORMAT, "expected a string", "byte 1");
+    expect_bad(make_file(0, "{}", 2, 0), HZP_EFORMAT, "its header", "a value expected");
+    expect_bad(make_file(1, "{}", 2, 0), HZP_EFORMAT, "a name in quotes", "byte 2");
     /* a sparse file: the header's bound holds even if the file is long enough */
     const char *path = make_file(200000000, "{}", 2, 0);
     assert_int_equal(truncate(path, 300000000), 0);
@@ -175,18 +174,17 @@ static void test_wrong_tensors(void **state)
         {T("\"shape\":[2],\"data_offsets\":[0,99999999999999999999999]"), 8, "too large"},
         {T("\"shape\":[2],\"data_offsets\":[-8,0]"), 8, "negative"},
         {T("\"shape\":[-2],\"data_offsets\":[0,8]"), 8, "negative"},
-        {T("\"shape\":[2.0],\"data_offsets\":[0,8]"), 8, "not whole"},
-        {T("\"shape\":[2e0],\"data_offsets\":[0,8]"), 8, "not whole"},
+        {T("\"shape\":[2.0],\"data_offsets\":[0,8]"), 8, "not a whole number"},
+        {T("\"shape\":[2e0],\"data_offsets\":[0,8]"), 8, "not a whole number"},
         {T("\"shape\":[true],\"data_offsets\":[0,8]"), 8, "whole number"},
         {T("\"shape\":[\"2\"],\"data_offsets\":[0,8]"), 8, "whole number"},
-        {T("\"shape\":2,\"data_offsets\":[0,8]"), 8, "expected '['"},
+        {T("\"shape\":2,\"data_offsets\":[0,8]"), 8, "is no list"},
         {T("\"shape\":[2],\"data_offsets\":[0]"), 8, "not two numbers"},
         {T("\"shape\":[2],\"data_offsets\":[]"), 8, "not two numbers"},
         {T("\"shape\":[2],\"data_offsets\":[0,8,8]"), 8, "too long"},
         {T("\"shape\":[1,1,1,1,1,1,1,1,2],\"data_offsets\":[0,8]"), 8, "too long"},
         {T("\"shape\":[4294967296,4294967296],\"data_offsets\":[0,8]"), 8, "overflows"},
         {T("\"shape\":[4611686018427387904],\"data_offsets\":[0,0]"), 0, "overflows"},
-        {T("\"shape\":[2],\"shape\":[2],\"data_offsets\":[0,8]"), 8, "twice"},
         {T("\"shape\":[2],\"data_offsets\":[0,8],\"more\":1"), 8, "\"more\" is not known"},
         {T("\"shape\":[2]"), 8, "no data_offsets"},
         {T("\"data_offsets\":[0,8]"), 8, "no shape"},
@@ -194,8 +192,8 @@ static void test_wrong_tensors(void **state)
         {"{\"te.n\":{}}", 8, "no dtype"},
         {"{\"te.n\":{\"dtype\":\"F7\",\"shape\":[2],\"data_offsets\":[0,8]}}", 8, "\"F7\""},
         {"{\"te.n\":{\"dtype\":7,\"shape\":[2],\"data_offsets\":[0,8]}}", 8, "a string"},
-        {"{\"te.n\":[]}", 8, "expected '{'"},
-        {"{\"te.n\":null}", 8, "expected '{'"},
+        {"{\"te.n\":[]}", 8, "is no object"},
+        {"{\"te.n\":null}", 8, "is no object"},
     };
     for (int i = 0; i < HZP_COUNT(bad); i++)
         expect_bad_header(bad[i].header, bad[i].data, bad[i].word, "te.n");
@@ -210,9 +208,13 @@ static void test_wrong_together(void **state)
     expect_bad_header("{" E("a", 0, 4) "," E("b", 0, 4) "}", 4, "before", "tensor b");
     expect_bad_header("{" E("a", 0, 4) "," E("b", 5, 9) "}", 9, "hole", "tensor b");
     expect_bad_header("{" E("a", 0, 4) "}", 5, "5 bytes of data", "end at 4");
-    expect_bad_header("{" E("a", 0, 4) "," E("a", 4, 8) "}", 8, "twice", "tensor a");
-    expect_bad_header("{" E("a", 0, 4) "," E("\\u0061", 4, 8) "}", 8, "twice", "tensor a");
-    expect_bad_header("{\"__metadata__\":{},\"__metadata__\":{}}", 0, "twice", "__metadata__");
+    expect_bad_header("{" E("a", 0, 4) "," E("a", 4, 8) "}", 8, "duplicate name", "its header");
+    expect_bad_header("{" E("a", 0, 4) "," E("\\u0061", 4, 8) "}", 8, "duplicate name",
+                      "its header");
+    expect_bad_header(T("\"shape\":[2],\"shape\":[2],\"data_offsets\":[0,8]"), 8, "duplicate name",
+                      "its header");
+    expect_bad_header("{\"__metadata__\":{},\"__metadata__\":{}}", 0, "duplicate name",
+                      "its header");
 }
 
 /* For a caller that checks for missing tensors itself, a hole is only reported; everything else
@@ -260,18 +262,15 @@ static void test_wrong_json(void **state)
     static const struct {
         const char *header, *word;
     } bad[] = {
-        {"", "expected '{'"},
-        {"[]", "expected '{'"},
-        {"{", "expected a string"},
-        {"{\"a", "does not end"},
-        {"{\"a\"", "expected ':'"},
-        {"{\"a\":", "expected '{'"},
-        {"{} x", "follows"},
-        {"{}{}", "follows"},
-        {"{\"__metadata__\":{\"a\":1}}", "a string"},
-        {"{\"__metadata__\":{\"a\":{\"b\":\"c\"}}}", "a string"},
-        {"{\"__metadata__\":{\"a\":\"b\",}}", "a string"},
-        {"{\"__metadata__\":[]}", "expected '{'"},
+        {"", "a value expected"},
+        {"[]", "not a JSON object"},
+        {"{", "a name in quotes"},
+        {"{\"a", "without end"},
+        {"{\"a\"", "':' expected"},
+        {"{\"a\":", "a value expected"},
+        {"{} x", "the end expected"},
+        {"{}{}", "the end expected"},
+        {"{\"__metadata__\":{\"a\":\"b\",}}", "a name in quotes"},
         {"{\"\x80\":{}}", "UTF-8"},
         {"{\"\xc0\xaf\":{}}", "UTF-8"},
         {"{\"\xed\xa0\x80\":{}}", "UTF-8"},
@@ -280,20 +279,23 @@ static void test_wrong_json(void **state)
         {"{\"a\nb\":{}}", "control"},
         {"{\"\\x41\":{}}", "escape"},
         {"{\"\\u00g0\":{}}", "escape"},
-        {"{\"\\u0000\":{}}", "escape"},
-        {"{\"\\ud800\":{}}", "escape"},
-        {"{\"\\ud800\\u0041\":{}}", "escape"},
-        {"{\"\\udc00\":{}}", "escape"},
         {"{\"\\u12", "escape"},
         {"{\"\\", "escape"},
     };
     for (int i = 0; i < HZP_COUNT(bad); i++)
-        expect_bad_header(bad[i].header, 0, bad[i].word, "header byte");
+        expect_bad_header(bad[i].header, 0, bad[i].word, "its header");
+    expect_bad_header("{\"a\\u0000b\":{}}", 0, "tensor a", "its name has");
+    static const char *const no_texts[] = {"{\"a\":1}", "{\"a\":{\"b\":\"c\"}}", "[]"};
+    for (int i = 0; i < HZP_COUNT(no_texts); i++) {
+        char header[80];
+        snprintf(header, sizeof(header), "{\"__metadata__\":%s}", no_texts[i]);
+        expect_bad_header(header, 0, "__metadata__", "no object of strings");
+    }
     /* the 0 byte does not end the text */
-    expect_bad(make_file(3, "{}\0", 3, 0), HZP_EFORMAT, "follows", "");
+    expect_bad(make_file(3, "{}\0", 3, 0), HZP_EFORMAT, "the end expected", "");
 }
 
-/* A million levels of every kind of bracket: the parser does not recurse, so no stack overflows. */
+/* A million levels of every kind of bracket: the depth is bounded, so no stack overflows. */
 static void test_nested(void **state)
 {
     enum { DEEP = 1000000 };
@@ -305,13 +307,13 @@ static void test_nested(void **state)
             memcpy(text + used, one, strlen(one));
             used += strlen(one);
         }
-        expect_bad(make_file(used, text, used, 0), HZP_EFORMAT, "tensor a", "expected");
+        expect_bad(make_file(used, text, used, 0), HZP_EFORMAT, "its header", "nesting");
         used = (size_t)sprintf(text, "{\"__metadata__\":");
         for (int i = 0; i < DEEP; i++) {
             memcpy(text + used, one, strlen(one));
             used += strlen(one);
         }
-        expect_bad(make_file(used, text, used, 0), HZP_EFORMAT, "expected", "header byte");
+        expect_bad(make_file(used, text, used, 0), HZP_EFORMAT, "its header", "nesting");
     }
     free(text);
 }
@@ -324,7 +326,8 @@ static void test_long_name(void **state)
     text[0] = '{';
     text[1] = '"';
     memset(text + 2, 'n', LONG);
-    strcpy(text + 2 + LONG, "\":{\"dtype\":\"\\u001b[2J\\n\"}}");
+    strcpy(text + 2 + LONG,
+           "\":{\"dtype\":\"\\u001b[2J\\n\",\"shape\":[],\"data_offsets\":[0,0]}}");
     expect_bad_header(text, 0, "nnnn", "?[2J?");
     free(text);
 }

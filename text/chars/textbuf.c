@@ -4,9 +4,6 @@
 #include "base/err.h"
 #include "base/utf8.h"
 
-#include <stdlib.h>
-#include <string.h>
-
 int hzp_text_grow(void *array, size_t *cap, size_t need, size_t size)
 {
     if (need <= *cap)

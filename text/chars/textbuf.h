@@ -8,8 +8,6 @@
  */
 #pragma once
 
-#include "base/base.h"
-
 #include "base/json.h"
 
 struct hzp_textbuf {

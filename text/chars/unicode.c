@@ -4,8 +4,6 @@
 #include "base/err.h"
 #include "base/utf8.h"
 
-#include <stdlib.h>
-#include <string.h>
 #include <utf8proc.h>
 
 enum { PARTS = 32 }; /* a character has 18 in its decomposition at most */
@@ -98,7 +96,7 @@ static int order_run(int32_t *run, size_t n)
         }
         return HZP_OK;
     }
-    int32_t *copy = malloc(n * sizeof(*copy));
+    HZP_FREED int32_t *copy = malloc(n * sizeof(*copy));
     if (copy == NULL)
         return HZP_ENOMEM;
     memcpy(copy, run, n * sizeof(*copy));
@@ -109,7 +107,6 @@ static int order_run(int32_t *run, size_t n)
         start[c + 1] += start[c];
     for (size_t i = 0; i < n; i++)
         run[start[ccc_of(copy[i])]++] = copy[i];
-    free(copy);
     return HZP_OK;
 }
 
@@ -131,25 +128,23 @@ int hzp_unicode_normalize(enum hzp_unicode_form form, const char *text, size_t b
 {
     if (hzp_unicode_is_plain(form, text, bytes))
         return hzp_textbuf_append(out, text, bytes);
-    int32_t *codes = NULL; /* code points between decomposition and writing */
+    HZP_FREED int32_t *codes = NULL; /* code points between decomposition and writing */
     size_t n = 0, room = 0;
-    int r = HZP_OK, step;
+    int step;
     for (size_t at = 0; at < bytes; at += (size_t)step) {
         if (room - n < PARTS)
-            HZP_TRY_GOTO(hzp_text_grow(&codes, &room, n + PARTS, sizeof(*codes)));
+            HZP_TRY(hzp_text_grow(&codes, &room, n + PARTS, sizeof(*codes)));
         n += decompose(form, hzp_utf8_get(text + at, &step), codes + n, room - n);
     }
-    HZP_TRY_GOTO(order(codes, n));
+    HZP_TRY(order(codes, n));
     if (composes(form))
         n = compose(codes, n);
     for (size_t i = 0; i < n; i++) {
         char put[4];
         size_t k = (size_t)hzp_utf8_put(put, (uint32_t)codes[i]);
-        HZP_TRY_GOTO(hzp_textbuf_append(out, put, k));
+        HZP_TRY(hzp_textbuf_append(out, put, k));
     }
-out:
-    free(codes);
-    return r;
+    return HZP_OK;
 }
 
 int hzp_unicode_lower(const char *text, size_t bytes, struct hzp_textbuf *out)

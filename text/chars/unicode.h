@@ -7,7 +7,6 @@
  */
 #pragma once
 
-#include "base/base.h"
 #include "text/chars/textbuf.h"
 
 enum hzp_unicode_form { HZP_UNICODE_NFC, HZP_UNICODE_NFD, HZP_UNICODE_NFKC, HZP_UNICODE_NFKD };

@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "text/chat/call_form.h"
 
-#include <string.h>
-
 const char hzp_mark_glm_key[] = "<arg_key>", hzp_mark_glm_key_end[] = "</arg_key>";
 const char hzp_mark_glm_value[] = "<arg_value>", hzp_mark_glm_value_end[] = "</arg_value>";
 const char hzp_mark_call_id[] = "[CALL_ID]", hzp_mark_args[] = "[ARGS]";

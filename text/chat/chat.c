@@ -1,15 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "text/chat/chat.h"
 
-#include "base/arena.h"
 #include "base/file.h"
-#include "base/json.h"
 #include "base/json_file.h"
 #include "text/chat/chat_form.h"
-
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 enum { FILE_MAX = 32 << 20, TEMPLATE_MAX = 1 << 20 };
 
@@ -76,12 +70,10 @@ static int add_from(struct hzp_chat *chat, const char *dir, const char *name, co
 
 static int add_file(struct hzp_chat *chat, const char *path, struct hzp_err_text *reterr)
 {
-    char *text;
+    HZP_FREED char *text = NULL;
     size_t bytes;
     HZP_TRY(hzp_file_read(path, TEMPLATE_MAX, &text, &bytes, reterr));
-    int r = add_template(chat, path, text, bytes, false, reterr);
-    free(text);
-    return r;
+    return add_template(chat, path, text, bytes, false, reterr);
 }
 
 static int find_template(struct hzp_chat *chat, const char *dir, const char *file,

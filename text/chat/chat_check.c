@@ -2,12 +2,7 @@
 /* Whether what the messages say is in the text that a template made of them. */
 #include "text/chat/chat_form.h"
 
-#include "base/json.h"
 #include "base/utf8.h"
-
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 /* Texts are looked for where the one before them ended, so the whole costs little more than reading
  * the text once.  A template that writes messages in another order makes searches from the
@@ -293,9 +288,8 @@ static int check_calls(struct check *c, const json_t *message, size_t at)
 
 /* ---- the whole ---- */
 
-static int begin(struct check *c, const struct hzp_textbuf *text, struct hzp_err_text *reterr)
+static int begin(struct check *c, const struct hzp_textbuf *text)
 {
-    *c = (struct check){.reterr = reterr};
     if (text->bytes && append_solid(&c->text, text->data, text->bytes) < 0)
         return no_memory(c);
     c->left = READINGS_MAX * c->text.bytes;
@@ -310,10 +304,10 @@ static void end(struct check *c)
 
 static int check_message(struct check *c, const json_t *message, size_t at)
 {
-    int r = c->whole ? check_reasoning(c, message, at) : HZP_OK;
-    if (r == HZP_OK)
-        r = check_content(c, message, at);
-    return r == HZP_OK ? check_calls(c, message, at) : r;
+    if (c->whole)
+        HZP_TRY(check_reasoning(c, message, at));
+    HZP_TRY(check_content(c, message, at));
+    return check_calls(c, message, at);
 }
 
 /* System messages may have been moved to the beginning, or by the template to the end, so they have
@@ -351,17 +345,12 @@ static int check_tools(struct check *c, const json_t *tools)
 static int check_all(const json_t *messages, const json_t *tools, const struct hzp_textbuf *text,
                      bool *ret_doubt, struct hzp_err_text *reterr)
 {
-    struct check c;
-    int r = begin(&c, text, reterr);
-    if (r == HZP_OK)
-        r = check_messages(&c, messages, true);
-    if (r == HZP_OK)
-        r = check_messages(&c, messages, false);
+    HZP_ENDED(end) struct check c = {.reterr = reterr};
+    HZP_TRY(begin(&c, text));
+    HZP_TRY(check_messages(&c, messages, true));
+    HZP_TRY(check_messages(&c, messages, false));
     *ret_doubt = c.doubt;
-    if (r == HZP_OK)
-        r = check_tools(&c, tools);
-    end(&c);
-    return r;
+    return check_tools(&c, tools);
 }
 
 /* A word that nothing else has; no other has the same number n. */
@@ -423,11 +412,7 @@ int hzp_chat_check(const struct hzp_chat *chat, const struct hzp_chat_request *r
 int hzp_chat_check_whole(const json_t *message, size_t at, const struct hzp_textbuf *text,
                          struct hzp_err_text *reterr)
 {
-    struct check c;
-    int r = begin(&c, text, reterr);
-    c.whole = true;
-    if (r == HZP_OK)
-        r = check_message(&c, message, at);
-    end(&c);
-    return r;
+    HZP_ENDED(end) struct check c = {.whole = true, .reterr = reterr};
+    HZP_TRY(begin(&c, text));
+    return check_message(&c, message, at);
 }

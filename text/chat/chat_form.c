@@ -2,8 +2,6 @@
 /* The form that a template reads, found by rendering made-up messages. */
 #include "text/chat/chat_form.h"
 
-#include <string.h>
-
 const char *const hzp_chat_reasoning[] = {"reasoning_content", "reasoning", "thinking", NULL};
 
 /* The words that the conversations below are made of; each is looked for in the text. */

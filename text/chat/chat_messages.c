@@ -1,12 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A request's messages: checked, and in the form that the template reads. */
-#include "base/json.h"
 #include "base/words.h"
 #include "text/chat/chat_form.h"
-
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 static bool is(const json_t *string, const char *word)
 {

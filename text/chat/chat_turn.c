@@ -3,10 +3,7 @@
  * last that it says, not as the model wrote it, which templates may write differently; what is
  * wanted begins behind the mark with the first token that ends answers, or, where the template
  * writes none, where the text begins to differ from that of a conversation without the messages. */
-#include "base/json.h"
 #include "text/chat/chat.h"
-
-#include <string.h>
 
 #define MARK "HERE_THE_ANSWER_ENDS"
 

@@ -1,14 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "text/chat/json_scan.h"
 
-#include <string.h>
-
 static bool digit(char c)
 {
     return c >= '0' && c <= '9';
 }
 
-static bool open(struct hzp_json_scan *s, bool object)
+static bool begin_list(struct hzp_json_scan *s, bool object)
 {
     if (s->depth == HZP_SCAN_DEPTH_MAX)
         return false;
@@ -29,7 +27,7 @@ static void end_value(struct hzp_json_scan *s)
     s->state = s->depth ? HZP_SCAN_BEHIND : HZP_SCAN_DONE;
 }
 
-static bool close(struct hzp_json_scan *s, bool object)
+static bool end_list(struct hzp_json_scan *s, bool object)
 {
     if (in_object(s) != object)
         return false;
@@ -50,7 +48,7 @@ static bool begin_value(struct hzp_json_scan *s, char c)
     switch (c) {
     case '{':
     case '[':
-        return open(s, c == '{');
+        return begin_list(s, c == '{');
     case '"':
         return begin_string(s, false);
     case '-':
@@ -76,7 +74,7 @@ static bool behind(struct hzp_json_scan *s, char c)
     if (s->state == HZP_SCAN_DONE)
         return false;
     if (c == '}' || c == ']')
-        return close(s, c == '}');
+        return end_list(s, c == '}');
     s->state = in_object(s) ? HZP_SCAN_NAME : HZP_SCAN_VALUE;
     return c == ',';
 }
@@ -140,9 +138,9 @@ bool hzp_json_scan(struct hzp_json_scan *s, char c)
     case HZP_SCAN_VALUE:
         return blank || begin_value(s, c);
     case HZP_SCAN_ITEM:
-        return blank || (c == ']' ? close(s, false) : begin_value(s, c));
+        return blank || (c == ']' ? end_list(s, false) : begin_value(s, c));
     case HZP_SCAN_FIRST:
-        return blank || (c == '}' ? close(s, true) : c == '"' && begin_string(s, true));
+        return blank || (c == '}' ? end_list(s, true) : c == '"' && begin_string(s, true));
     case HZP_SCAN_NAME:
         return blank || (c == '"' && begin_string(s, true));
     case HZP_SCAN_COLON:

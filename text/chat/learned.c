@@ -1,13 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "text/chat/learned.h"
 
-#include "base/arena.h"
-
-#include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
 /* Bytes that a conversation may have tokenised in all, since each turn is tokenised with all before
  * it. */
 #define ENCODED_MAX ((size_t)64 << 20)

@@ -1,11 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "text/chat/reply_parts.h"
 
-#include "base/arena.h"
 #include "base/utf8.h"
-
-#include <stdlib.h>
-#include <string.h>
 
 /* ---- rules ---- */
 

@@ -2,13 +2,7 @@
 /* The calls in a reply, as objects or behind names. */
 #include "text/chat/reply_parts.h"
 
-#include "base/json.h"
-
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/random.h>
-#include <time.h>
 
 /* ---- calls ---- */
 

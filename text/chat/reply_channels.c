@@ -12,8 +12,6 @@
  * the last body is an end token, which has no text. */
 #include "text/chat/reply_parts.h"
 
-#include <string.h>
-
 enum { HEADER_MAX = 1024 };
 
 const char *const hzp_reply_ends[HZP_REPLY_ENDS] = {hzp_mark_end, hzp_mark_call, hzp_mark_return,

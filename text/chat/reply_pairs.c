@@ -4,9 +4,6 @@
  * if it is none. */
 #include "text/chat/reply_parts.h"
 
-#include <stdlib.h>
-#include <string.h>
-
 /* The text since the word began, without the mark that is held behind it; false: it is not. */
 static bool word_before(const struct hzp_reply *reply, const char *mark, const char **ret,
                         size_t *ret_bytes)

@@ -1,17 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "text/chat/structure.h"
 
-#include "base/arena.h"
 #include "base/hash.h"
-#include "base/json.h"
 #include "base/thread.h"
 #include "text/chat/structure_parts.h"
 #include "text/grammar/effort.h"
-
-#include <inttypes.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 struct kept {
     char *key;

@@ -20,7 +20,6 @@
 
 #include "text/chat/reply.h"
 #include "text/grammar/grammar.h"
-#include "text/tokenizer/tokenizer.h"
 
 struct hzp_structures;
 

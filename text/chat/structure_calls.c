@@ -3,9 +3,6 @@
 #include "text/chat/structure_parts.h"
 #include "text/grammar/schema.h"
 
-#include <stdlib.h>
-#include <string.h>
-
 static const struct hzp_call_form *form_of(const struct hzp_making *m)
 {
     return &hzp_call_form[m->what->calls];

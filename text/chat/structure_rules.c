@@ -5,8 +5,6 @@
 #include "text/grammar/regex.h"
 #include "text/grammar/schema.h"
 
-#include <string.h>
-
 /* ---- marks ---- */
 
 int32_t hzp_structure_text(const struct hzp_making *m, int32_t from, const char *text)

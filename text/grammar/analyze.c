@@ -3,11 +3,6 @@
  * themselves before they take a byte, and finds the bytes that may come behind each rule. */
 #include "text/grammar/automaton.h"
 
-#include "base/arena.h"
-
-#include <stdlib.h>
-#include <string.h>
-
 static int32_t *next_of(const struct hzp_grammar *g, int32_t state)
 {
     return g->next + state * g->classes;

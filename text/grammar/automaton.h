@@ -13,8 +13,6 @@
 #include "text/grammar/grammar.h"
 #include "text/grammar/trie.h"
 
-#include <stdatomic.h>
-
 /* Tokens of up to HZP_SHORT_BYTES, and longer ones, have tries and masks of their own: states that
  * cannot be told apart by few bytes share the masks of the short ones, which are most. */
 enum { HZP_SHORT_BYTES = 12, HZP_LENGTHS = 2 };

@@ -4,9 +4,6 @@
 #include "base/chars.h"
 #include "base/utf8.h"
 
-#include <stdlib.h>
-#include <string.h>
-
 void hzp_codes_add(struct hzp_codes *set, uint32_t lo, uint32_t hi)
 {
     if (lo > hi || set->full)

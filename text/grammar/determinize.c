@@ -3,11 +3,6 @@
  * construction, rule by rule, with calls as symbols beside the bytes. */
 #include "text/grammar/automaton.h"
 
-#include "base/arena.h"
-
-#include <stdlib.h>
-#include <string.h>
-
 /* A subset of a rule's nodes, and the state that stands for it. */
 struct subset {
     int32_t at, count; /* range of the pool, sorted */

@@ -1,11 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "text/grammar/gbnf.h"
 
-#include "base/arena.h"
-
-#include <stdlib.h>
-#include <string.h>
-
 struct name {
     const char *text;
     size_t bytes;

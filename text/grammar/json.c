@@ -1,12 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* text/grammar/json.c - rules of any JSON, and of literal values. */
-#include "base/json.h"
 #include "text/grammar/regex.h"
 #include "text/grammar/schema_parts.h"
-
-#include <stdarg.h>
-#include <stdio.h>
-#include <string.h>
 
 static int32_t new_rule(struct hzp_schema *s, const char *name)
 {

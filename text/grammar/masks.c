@@ -1,11 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* text/grammar/masks.c - creates lexicons and grammars, and decides for each state which tokens
  * may come next. */
-#include "base/arena.h"
 #include "text/grammar/automaton.h"
-
-#include <stdlib.h>
-#include <string.h>
 
 /* ---- lexicons ---- */
 

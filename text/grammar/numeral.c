@@ -1,12 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* text/grammar/numeral.c - numbers as decimal digits, and the ways in which JSON writes one. */
-#include "base/arena.h"
-#include "base/json.h"
 #include "text/grammar/schema_parts.h"
-
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 enum {
     EXPONENT_MAX = 1 << 30,

@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "text/grammar/regex.h"
 
-#include <string.h>
-
 struct parser {
     struct hzp_rules *rules;
     const char *text;
@@ -63,25 +61,19 @@ static bool add_named(struct hzp_codes *set, char letter)
         {'\t', '\r'},     {0x1C, ' '},      {0x85, 0x85},     {0xA0, 0xA0},
         {0x1680, 0x1680}, {0x2000, 0x200A}, {0x2028, 0x2029}, {0x202F, 0x202F},
         {0x205F, 0x205F}, {0x3000, 0x3000}, {0xFEFF, 0xFEFF}};
-    bool inverted = letter >= 'A' && letter <= 'Z';
-    switch (letter) {
-    case 'd':
-    case 'D':
-        add_all(set, digit, HZP_COUNT(digit), inverted);
-        return true;
-    case 'w':
-    case 'W':
-        add_all(set, word, HZP_COUNT(word), inverted);
-        return true;
-    case 's':
-        add_all(set, space, HZP_COUNT(space), false);
-        return true;
-    case 'S':
-        add_all(set, spaces, HZP_COUNT(spaces), true);
-        return true;
-    default:
-        return false;
-    }
+    static const struct {
+        char letter;
+        const struct hzp_code_range *range;
+        int count;
+    } sets[] = {{'d', digit, HZP_COUNT(digit)}, {'D', digit, HZP_COUNT(digit)},
+                {'w', word, HZP_COUNT(word)},   {'W', word, HZP_COUNT(word)},
+                {'s', space, HZP_COUNT(space)}, {'S', spaces, HZP_COUNT(spaces)}};
+    for (int i = 0; i < HZP_COUNT(sets); i++)
+        if (sets[i].letter == letter) {
+            add_all(set, sets[i].range, sets[i].count, letter <= 'Z');
+            return true;
+        }
+    return false;
 }
 
 static int read_unicode(struct parser *p, uint32_t *ret)

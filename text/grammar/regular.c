@@ -1,11 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "text/grammar/regular.h"
 
-#include "base/arena.h"
 #include "text/grammar/effort.h"
-
-#include <stdlib.h>
-#include <string.h>
 
 struct state {
     int16_t next[256]; /* -1: none */

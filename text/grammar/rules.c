@@ -1,12 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "text/grammar/rules.h"
 
-#include "base/arena.h"
 #include "base/hash.h"
 #include "base/utf8.h"
-
-#include <stdlib.h>
-#include <string.h>
 
 struct hzp_rules *hzp_rules_create(void)
 {

@@ -1,9 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "base/arena.h"
 #include "text/grammar/automaton.h"
-
-#include <stdlib.h>
-#include <string.h>
 
 enum {
     FRAMES_MAX = 1 << 16,

@@ -1,13 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* text/grammar/schema.c - keeps the items of a JSON Schema, and makes the rules of plain ones. */
-#include "base/arena.h"
-#include "base/json.h"
 #include "base/words.h"
 #include "text/grammar/schema_parts.h"
-
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 static const char annotations[] =
     "$schema $id id $comment title description default examples example readOnly writeOnly "

@@ -1,10 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* text/grammar/schema_array.c - arrays of a schema. */
-#include "base/arena.h"
 #include "text/grammar/schema_parts.h"
-
-#include <stdio.h>
-#include <stdlib.h>
 
 /* What one schema says of the items. */
 struct items {
@@ -60,7 +56,7 @@ int hzp_schema_array(struct hzp_schema *s, const struct hzp_schema_item *at, int
     struct hzp_rules *rules = s->rules;
     int32_t least, most, known;
     HZP_TRY(read_array(s, at, &least, &most, &known));
-    const json_t **list = hzp_xcalloc((size_t)at->schemas, sizeof(*list));
+    HZP_FREED const json_t **list = hzp_xcalloc((size_t)at->schemas, sizeof(*list));
     /* items that have nodes of their own */
     int32_t steps = most >= 0 ? most : HZP_MAX(known, least);
     int32_t open = hzp_json_blanks(s, hzp_rules_text(rules, from, "[", 1));
@@ -85,6 +81,5 @@ int hzp_schema_array(struct hzp_schema *s, const struct hzp_schema_item *at, int
     }
     if (most >= 0 && most >= least)
         hzp_rules_bytes(rules, steps ? hzp_json_blanks(s, at_item) : open, ']', ']', *ret);
-    free(list);
     return HZP_OK;
 }

@@ -1,12 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* text/grammar/schema_combine.c - rewrites items whose schemas refer or combine: each alternative
  * becomes a list of schemas, which is an item of its own. */
-#include "base/arena.h"
 #include "text/grammar/schema_parts.h"
-
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 enum { ONE_OF_MAX = 256, OVERLAPS_MAX = 16 };
 

@@ -4,8 +4,6 @@
 #include "base/words.h"
 #include "text/grammar/schema_parts.h"
 
-#include <string.h>
-
 enum { DEPTH_MAX = 16, VALUES_MAX = 1 << 20 /* pairs */ };
 
 static int named(const char *name)

@@ -3,10 +3,6 @@
  * only if it violates one of the schema's keywords. */
 #include "text/grammar/schema_parts.h"
 
-#include <math.h>
-#include <stdlib.h>
-#include <string.h>
-
 enum { DEPTH_MAX = 16, NUMBERS_MAX = 256 };
 
 /* Types as words, with numbers as a whole. */

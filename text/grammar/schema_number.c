@@ -4,12 +4,6 @@
 #include "text/grammar/regex.h"
 #include "text/grammar/schema_parts.h"
 
-#include <ctype.h>
-#include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
 enum {
     EXACT_DIGITS = 15, /* two numbers of so many digits are never the same double */
     MULTIPLE_MAX = 4096,

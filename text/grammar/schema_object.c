@@ -1,10 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* text/grammar/schema_object.c - objects of a schema. */
-#include "base/arena.h"
 #include "text/grammar/schema_parts.h"
-
-#include <stdlib.h>
-#include <string.h>
 
 enum { PATTERNS_MAX = 16, CLASSES_MAX = 64 };
 

@@ -15,8 +15,6 @@
  */
 #pragma once
 
-#include "base/json.h"
-#include "text/grammar/regular.h"
 #include "text/grammar/schema.h"
 
 enum { HZP_SCHEMA_PATH = 160 };

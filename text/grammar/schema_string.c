@@ -4,10 +4,6 @@
 #include "text/grammar/regex.h"
 #include "text/grammar/schema_parts.h"
 
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
 struct format {
     const char *name, *regex;
 };

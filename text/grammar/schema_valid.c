@@ -1,13 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* text/grammar/schema_valid.c - whether a given value satisfies a schema: for the values of enum
  * and const, and for names of properties. */
-#include "base/arena.h"
 #include "base/utf8.h"
 #include "text/grammar/regex.h"
 #include "text/grammar/schema_parts.h"
-
-#include <math.h>
-#include <string.h>
 
 enum { DEPTH_MAX = 32, PATTERN_STATES_MAX = 1 << 17 };
 

@@ -1,11 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "text/grammar/trie.h"
 
-#include "base/arena.h"
-
-#include <stdlib.h>
-#include <string.h>
-
 static int by_bytes(const void *pa, const void *pb)
 {
     const struct hzp_trie_entry *a = pa, *b = pb;

@@ -5,9 +5,6 @@
 #include "base/words.h"
 #include "text/jinja/run.h"
 
-#include <string.h>
-#include <time.h>
-
 static const struct jbuiltin *find(const struct jbuiltin *table, const char *name, size_t bytes)
 {
     for (; table->name; table++)

@@ -3,8 +3,6 @@
 #include "text/jinja/builtins.h"
 #include "text/jinja/run.h"
 
-#include <string.h>
-
 static J_BUILTIN(l_index)
 {
     for (size_t i = 0; i < v.l->n; i++)

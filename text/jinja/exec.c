@@ -3,8 +3,6 @@
 #include "text/jinja/jinja.h"
 #include "text/jinja/run.h"
 
-#include <string.h>
-
 /* ---- scopes ---- */
 
 struct jscope *hzp_j_scope(struct jrun *r, struct jscope *up)

@@ -5,8 +5,6 @@
 
 #include "base/utf8.h"
 
-#include <string.h>
-
 static struct jval undefined_used(struct jrun *r, struct jval v)
 {
     return hzp_j_fail(&r->m, "'%s' is undefined", v.name ? v.name : "value");

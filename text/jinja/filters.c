@@ -5,12 +5,6 @@
 
 #include "base/utf8.h"
 
-#include <errno.h>
-#include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
 /* Unlike str.title: a word begins after white space, a dash or an opening bracket. */
 static J_BUILTIN(f_title)
 {

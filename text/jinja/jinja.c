@@ -5,9 +5,6 @@
 #include "text/jinja/builtins.h"
 #include "text/jinja/run.h"
 
-#include <stdlib.h>
-#include <string.h>
-
 const struct hzp_jinja_limits hzp_jinja_limits = {
     .steps = 20000000, .memory_bytes = (size_t)256 << 20, .output_bytes = (size_t)64 << 20};
 

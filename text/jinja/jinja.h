@@ -20,8 +20,6 @@
 #include "text/chars/textbuf.h"
 #include "text/jinja/limits.h"
 
-#include "base/json.h"
-
 struct hzp_jinja;
 
 /* Bytes [from, to) of the output that stem from a {% generation %} block. */

@@ -3,11 +3,6 @@
 
 #include "base/utf8.h"
 
-#include <ctype.h>
-#include <errno.h>
-#include <stdlib.h>
-#include <string.h>
-
 struct lexer {
     struct jmem *m;
     const char *text;

@@ -5,8 +5,7 @@
  */
 #pragma once
 
-#include <stddef.h>
-#include <stdint.h>
+#include "base/base.h"
 
 struct hzp_jinja_limits {
     int64_t steps;       /* evaluated nodes; a string operation counts one for each 32 bytes */

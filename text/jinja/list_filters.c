@@ -3,8 +3,6 @@
 #include "text/jinja/builtins.h"
 #include "text/jinja/run.h"
 
-#include <string.h>
-
 /* All items of v as a list of its own. */
 static struct jval collect(struct jrun *r, struct jval v, enum jlist_kind kind)
 {

@@ -6,8 +6,6 @@
 
 #include "base/utf8.h"
 
-#include <string.h>
-
 /* How methods differ that share a function. */
 enum { AT_END = 1, NEEDED = 2, IN_THE_MIDDLE = 4 };
 

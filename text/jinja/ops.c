@@ -5,9 +5,6 @@
 
 #include "base/utf8.h"
 
-#include <math.h>
-#include <string.h>
-
 static const char *const signs[] = {
     [OP_ADD] = "+",    [OP_SUB] = "-", [OP_MUL] = "*",          [OP_DIV] = "/",
     [OP_FLOOR] = "//", [OP_MOD] = "%", [OP_POW] = "** or pow()"};

@@ -2,10 +2,6 @@
 /* Statements. */
 #include "text/jinja/parser.h"
 
-#include <stdarg.h>
-#include <stdio.h>
-#include <string.h>
-
 void hzp_j_nodes_add(struct jparser *p, struct jnode *node, struct jnode *item)
 {
     hzp_j_grow(p->m, &node->list, (size_t)node->n, &node->room, sizeof(struct jnode *));

@@ -4,8 +4,6 @@
 #include "text/jinja/builtins.h"
 #include "text/jinja/parser.h"
 
-#include <string.h>
-
 static struct jnode *parse_unary(struct jparser *p, bool with_filters);
 static struct jnode *parse_or(struct jparser *p);
 

@@ -4,10 +4,6 @@
 
 #include "base/utf8.h"
 
-#include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <utf8proc.h>
 
 /* Python's repr of a float, at most 32 bytes. */

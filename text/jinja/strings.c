@@ -5,9 +5,6 @@
 #include "base/utf8.h"
 #include "text/jinja/run.h"
 
-#include <math.h>
-#include <stdio.h>
-#include <string.h>
 #include <utf8proc.h>
 
 bool hzp_j_is_space(uint32_t code)

@@ -3,8 +3,6 @@
 #include "text/jinja/builtins.h"
 #include "text/jinja/run.h"
 
-#include <string.h>
-
 /* how: the types, a bit each. */
 #define BIT(type) (1 << (type))
 static J_BUILTIN(t_type)

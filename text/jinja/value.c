@@ -4,10 +4,6 @@
 #include "base/hash.h"
 #include "base/utf8.h"
 
-#include <stdarg.h>
-#include <stdio.h>
-#include <string.h>
-
 enum { CHUNK_BYTES = 16384, SMALL_BYTES = 4096, DEPTH_MAX = 160, HASH_FROM = 12 };
 
 void hzp_j_mem_init(struct jmem *m, const char *name, const struct hzp_jinja_limits *limits,

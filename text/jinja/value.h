@@ -15,7 +15,6 @@
 
 #include "base/arena.h"
 #include "base/err.h"
-#include "base/json.h"
 #include "text/chars/textbuf.h"
 #include "text/jinja/limits.h"
 

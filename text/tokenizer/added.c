@@ -1,12 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "text/tokenizer/added.h"
 
-#include "base/arena.h"
 #include "base/utf8.h"
 #include "text/tokenizer/tokenizer_json.h"
-
-#include <stdlib.h>
-#include <string.h>
 
 #define WORD "[" HZP_PATTERN_WORD "]" /* what makes a neighbour part of a word */
 #define BYTES_MAX                                                                                  \

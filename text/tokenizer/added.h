@@ -11,7 +11,6 @@
 #pragma once
 
 #include "text/tokenizer/normalizer.h"
-#include "text/tokenizer/pattern.h"
 #include "text/tokenizer/vocab.h"
 
 struct hzp_added_token {

@@ -1,12 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "text/tokenizer/bpe.h"
 
-#include "base/arena.h"
-#include "base/err.h"
 #include "base/utf8.h"
-
-#include <stdlib.h>
-#include <string.h>
 
 #define CACHE_SLOTS  (1u << 15)
 #define CACHE_KEY    22

@@ -1,13 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "text/tokenizer/decoder.h"
 
-#include "base/arena.h"
 #include "base/chars.h"
 #include "text/tokenizer/tokenizer_json.h"
 #include "text/tokenizer/vocab.h"
-
-#include <stdlib.h>
-#include <string.h>
 
 #define STAGES_MAX 32
 #define STRIP_MAX  64

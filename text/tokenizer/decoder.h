@@ -10,7 +10,6 @@
  */
 #pragma once
 
-#include "text/chars/textbuf.h"
 #include "text/tokenizer/pattern.h"
 
 struct hzp_decoder_stage;

@@ -4,8 +4,6 @@
 #include "base/utf8.h"
 #include "text/tokenizer/tokenizer_parts.h"
 
-#include <string.h>
-
 void hzp_detokenizer_init(struct hzp_detokenizer *detok, const struct hzp_tokenizer *tok,
                           bool skip_special)
 {

@@ -1,13 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "text/tokenizer/normalizer.h"
 
-#include "base/arena.h"
 #include "text/chars/unicode.h"
 #include "base/utf8.h"
 #include "text/tokenizer/tokenizer_json.h"
-
-#include <stdlib.h>
-#include <string.h>
 
 #define STEPS_MAX 64
 

@@ -1,14 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "text/tokenizer/pattern.h"
 
-#include "base/arena.h"
 #include "base/utf8.h"
 
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include <pcre2.h>
-
-#include <stdlib.h>
-#include <string.h>
 
 #define SOURCE_MAX    (64 * 1024)
 #define JIT_STACK_MAX (1024 * 1024)

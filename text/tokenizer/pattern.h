@@ -11,10 +11,8 @@
  */
 #pragma once
 
-#include "base/base.h"
 #include "base/err.h"
 
-#include "base/json.h"
 #include "text/chars/textbuf.h"
 
 /* A word's characters as Rust's regex crate has them, for use inside brackets: what the tokenizers

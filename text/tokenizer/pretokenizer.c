@@ -1,12 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "text/tokenizer/pretokenizer.h"
 
-#include "base/arena.h"
 #include "base/utf8.h"
+#include "base/words.h"
 #include "text/tokenizer/tokenizer_json.h"
-
-#include <stdlib.h>
-#include <string.h>
 
 #define STAGES_MAX 64
 
@@ -59,24 +56,26 @@ static int add_cut(struct hzp_pretokenizer *pre, const char *regex, enum behavio
     return hzp_pattern_regex(regex, strlen(regex), where, &stage->pattern, reterr);
 }
 
+/* The number of the field's word among these; absent where there is no such field; -1: another. */
+static int word_of(const json_t *json, const char *field, const char *words, int absent)
+{
+    const json_t *value = json_object_get(json, field);
+    if (!json_is_string(value))
+        return value ? -1 : absent;
+    return hzp_word_at(words, json_string_value(value), json_string_length(value));
+}
+
 static int read_behavior(const json_t *json, const char *where, enum behavior *ret,
                          struct hzp_err_text *reterr)
 {
-    static const char *const names[] = {"Isolated", "Removed", "MergedWithPrevious",
-                                        "MergedWithNext", "Contiguous"};
-    const json_t *value = json_object_get(json, "behavior");
-    *ret = ISOLATED;
-    if (value == NULL)
-        return HZP_OK;
-    for (int i = 0; json_is_string(value) && i < HZP_COUNT(names); i++)
-        if (strcmp(json_string_value(value), names[i]) == 0) {
-            *ret = (enum behavior)i;
-            return HZP_OK;
-        }
-    return hzp_fail(reterr, HZP_EFORMAT,
-                    "%s: behavior must be Isolated, Removed, MergedWithPrevious, MergedWithNext or "
-                    "Contiguous",
-                    where);
+    int found = word_of(json, "behavior",
+                        "Isolated Removed MergedWithPrevious MergedWithNext Contiguous", ISOLATED);
+    *ret = (enum behavior)found;
+    return found >= 0 ? HZP_OK
+                      : hzp_fail(reterr, HZP_EFORMAT,
+                                 "%s: behavior must be Isolated, Removed, MergedWithPrevious, "
+                                 "MergedWithNext or Contiguous",
+                                 where);
 }
 
 static int load_byte_level(struct hzp_pretokenizer *pre, const json_t *json, const char *where,
@@ -113,7 +112,6 @@ static int load_split(struct hzp_pretokenizer *pre, const json_t *json, const ch
 static int load_metaspace(struct hzp_pretokenizer *pre, const json_t *json, const char *where,
                           struct hzp_err_text *reterr)
 {
-    const json_t *scheme = json_object_get(json, "prepend_scheme");
     bool prefix, split;
     const json_t *mark;
     struct stage *stage = NULL;
@@ -121,18 +119,11 @@ static int load_metaspace(struct hzp_pretokenizer *pre, const json_t *json, cons
     HZP_TRY(hzp_tokjson_bool(json, "add_prefix_space", true, where, &prefix, reterr));
     HZP_TRY(hzp_tokjson_bool(json, "split", true, where, &split, reterr));
     HZP_TRY(hzp_tokjson_character(json, "replacement", where, &mark, reterr));
-    const char *name = json_string_value(scheme);
-    if (scheme == NULL)
-        stage->prepend = prefix ? ALWAYS : NEVER;
-    else if (name != NULL && strcmp(name, "always") == 0)
-        stage->prepend = ALWAYS;
-    else if (name != NULL && strcmp(name, "first") == 0)
-        stage->prepend = FIRST;
-    else if (name != NULL && strcmp(name, "never") == 0)
-        stage->prepend = NEVER;
-    else
+    int scheme = word_of(json, "prepend_scheme", "always first never", prefix ? ALWAYS : NEVER);
+    if (scheme < 0)
         return hzp_fail(reterr, HZP_EFORMAT, "%s: prepend_scheme must be always, first or never",
                         where);
+    stage->prepend = (enum prepend)scheme;
     stage->mark_bytes = json_string_length(mark);
     memcpy(stage->mark, json_string_value(mark), stage->mark_bytes);
     stage->spaces = true;

@@ -13,7 +13,6 @@
  */
 #pragma once
 
-#include "text/chars/textbuf.h"
 #include "text/tokenizer/pattern.h"
 
 struct hzp_pretokenizer;

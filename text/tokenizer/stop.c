@@ -1,11 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "text/tokenizer/stop.h"
 
-#include "base/arena.h"
-
-#include <stdlib.h>
-#include <string.h>
-
 /* One string and how much of it the text ends with (Knuth, Morris, Pratt). */
 struct hzp_stop_string {
     char *text;

@@ -4,9 +4,6 @@
 #include "base/utf8.h"
 #include "text/tokenizer/tokenizer_parts.h"
 
-#include <stdlib.h>
-#include <string.h>
-
 #define SCRATCH_KEEP ((size_t)8 << 20) /* bytes; a larger one is not kept for the next call */
 
 /* One encode in progress. */

@@ -16,7 +16,6 @@
  */
 #pragma once
 
-#include "base/base.h"
 #include "base/err.h"
 #include "text/chars/textbuf.h"
 

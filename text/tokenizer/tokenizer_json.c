@@ -1,11 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "text/tokenizer/tokenizer_json.h"
 
-#include "base/arena.h"
 #include "base/utf8.h"
-
-#include <stdio.h>
-#include <string.h>
 
 #define NESTING_MAX 8
 

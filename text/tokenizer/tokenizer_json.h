@@ -8,7 +8,6 @@
  */
 #pragma once
 
-#include "base/base.h"
 #include "base/err.h"
 #include "base/json.h"
 

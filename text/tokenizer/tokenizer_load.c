@@ -1,12 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "base/arena.h"
 #include "base/json_file.h"
 #include "text/tokenizer/tokenizer_json.h"
 #include "text/tokenizer/tokenizer_parts.h"
-
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 #define PATH_BYTES 4096
 

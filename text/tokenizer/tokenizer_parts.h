@@ -12,10 +12,8 @@
 #include "text/tokenizer/added.h"
 #include "text/tokenizer/bpe.h"
 #include "text/tokenizer/decoder.h"
-#include "text/tokenizer/normalizer.h"
 #include "text/tokenizer/pretokenizer.h"
 #include "text/tokenizer/tokenizer.h"
-#include "text/tokenizer/vocab.h"
 
 #define HZP_TOKENIZER_AROUND_MAX 32
 

@@ -1,13 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "text/tokenizer/vocab.h"
 
-#include "base/arena.h"
 #include "base/utf8.h"
 #include "text/tokenizer/tokenizer_json.h"
-
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 #define AFFIX_MAX 64
 

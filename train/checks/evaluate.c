@@ -5,9 +5,6 @@
 #include "nanobatch/run/exec.h"
 #include "train/learner/learner.h"
 
-#include <math.h>
-#include <stdlib.h>
-
 struct hzp_evaluator {
     struct hzp_model *model;
     struct hzp_train_space *space;

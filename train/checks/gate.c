@@ -1,12 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "train/checks/gate.h"
 
-#include "base/arena.h"
-
-#include <math.h>
-#include <stdlib.h>
-#include <string.h>
-
 /* Losses: of each tag, and [tags] of all. */
 struct losses {
     double *sum, *weight; /* [tags + 1] */

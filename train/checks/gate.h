@@ -11,7 +11,6 @@
 #pragma once
 
 #include "train/learner/learner.h"
-#include "train/table/sample_log.h"
 
 /* What a draft is checked with before it is published.  It fails if its mean loss exceeds the
  * lowest that a version has had since the trainer began (or since an older version was activated)

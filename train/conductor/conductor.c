@@ -8,10 +8,7 @@
  *
  * A tail (trainer_update.c) runs beside these states; its end is an event of its own. */
 #include "base/log.h"
-#include "base/thread.h"
 #include "train/conductor/trainer_state.h"
-
-#include <stdio.h>
 
 /* --- The table -------------------------------------------------------------------------------- */
 

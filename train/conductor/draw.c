@@ -1,11 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "train/conductor/draw.h"
 
-#include "base/arena.h"
-
-#include <math.h>
-#include <stdlib.h>
-
 enum { DRAWS_MAX = 65536 /* most samples in one update */ };
 
 void hzp_draw_init(struct hzp_draw *d)

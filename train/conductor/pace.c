@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "train/conductor/pace.h"
 
-#include <math.h>
-
 static const double tau_ns = 30e9;
 
 static double since(const struct hzp_pace *pace, uint64_t now_ns)

@@ -1,13 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "train/conductor/stage_paths.h"
 
-#include "base/arena.h"
 #include "base/log.h"
 #include "mesh/paths/paths.h"
-
-#include <math.h>
-#include <stdlib.h>
-#include <string.h>
 
 #define FLOPS   5e10
 #define RATE    125e6

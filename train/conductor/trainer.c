@@ -1,12 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "train/conductor/trainer_state.h"
 
-#include "base/arena.h"
-#include "base/thread.h"
-
-#include <math.h>
-#include <stdlib.h>
-
 /* --- Creation and destruction ----------------------------------------------------------------- */
 
 static int create_learner(struct hzp_trainer *t, struct hzp_err_text *reterr)

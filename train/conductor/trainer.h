@@ -60,18 +60,10 @@
  */
 #pragma once
 
-#include "base/thread.h"
-#include "mesh/link.h"
-#include "nanobatch/border.h"
-#include "nanobatch/model/operations.h"
-#include "nanobatch/source.h"
 #include "train/checks/gate.h"
 #include "train/sites/sites.h"
 #include "train/state/state_file.h"
-#include "train/table/sample_queue.h"
 #include "weights/trials.h"
-
-#include <stdatomic.h>
 
 /* What one update did: for logs, metrics and progress bars. */
 struct hzp_update_report {

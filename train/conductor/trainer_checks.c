@@ -3,7 +3,6 @@
  * each of which may take several steps and says whether the next one follows.  That a draft is
  * finite was looked at before.  What the checks refuse is undone: moments and residuals are copied
  * back, the draft is given up. */
-#include "base/thread.h"
 #include "train/conductor/trainer_state.h"
 
 /* --- The gate --------------------------------------------------------------------------------- */

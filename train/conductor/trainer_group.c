@@ -6,14 +6,9 @@
  * a time, and of that for one piece at a time; the engine gathers each piece with a chain of its
  * own (nanobatch/model/gather.h), in a step in which requests are served as ever.  So the ranks
  * stay in step, nothing but steps uses the link, and no request waits for more than a piece. */
-#include "base/arena.h"
-#include "nanobatch/loop.h"
 #include "train/learner/tensor_state.h"
 #include "train/learner/whole.h"
 #include "train/conductor/trainer_state.h"
-
-#include <stdlib.h>
-#include <string.h>
 
 struct hzp_group_gather {
     struct hzp_whole whole;

@@ -1,9 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* train/conductor/trainer_ranks.c - what the trainer of rank 0 tells the learners of the other
  * ranks. */
-#include "base/arena.h"
-#include "base/thread.h"
-#include "nanobatch/loop.h"
 #include "train/learner/start_state.h"
 #include "train/conductor/trainer_state.h"
 

@@ -3,10 +3,6 @@
  * loading and saving. */
 #include "train/conductor/trainer_state.h"
 
-#include <math.h>
-#include <stdlib.h>
-#include <string.h>
-
 /* --- Freezing the state for a checkpoint ------------------------------------------------------ */
 
 int hzp_trainer_freeze(void *trainer, const struct hzp_border *border)

@@ -6,10 +6,7 @@
  *
  * The sites' thread writes, so that steps go on meanwhile; the audit goes over the whole draft
  * again, because checks, checkpoints and other servers rely on its checksum. */
-#include "nanobatch/model/update.h"
 #include "train/conductor/trainer_state.h"
-
-#include <math.h>
 
 enum { SAVE, WRITE, AUDIT };
 

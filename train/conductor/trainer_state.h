@@ -5,13 +5,9 @@
  */
 #pragma once
 
-#include "base/thread.h"
 #include "train/conductor/draw.h"
-#include "train/learner/learner.h"
 #include "train/conductor/pace.h"
 #include "train/conductor/trainer.h"
-
-#include <stdatomic.h>
 
 /* The conductor's states; what each does is the table in conductor.c. */
 enum hzp_trainer_stage {

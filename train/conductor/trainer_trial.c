@@ -5,11 +5,7 @@
  * The update's samples stay drawn, the copy of moments and residuals is kept, and no other work
  * begins, so that the draft can still be dropped as if it had never been made. */
 #include "base/log.h"
-#include "base/thread.h"
 #include "train/conductor/trainer_state.h"
-
-#include <inttypes.h>
-#include <math.h>
 
 struct hzp_trials *hzp_trainer_trials(const struct hzp_trainer *t)
 {

@@ -11,14 +11,7 @@
  *
  * Until the tail has ended t->now is the report of the update in its tail, and t->other holds its
  * samples if the next one has begun. */
-#include "base/arena.h"
-#include "base/thread.h"
-#include "nanobatch/model/update.h"
 #include "train/conductor/trainer_state.h"
-
-#include <math.h>
-#include <stdlib.h>
-#include <string.h>
 
 enum { FAILURES_MAX = 2 /* attempts at the same samples */ };
 

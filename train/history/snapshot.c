@@ -1,11 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "train/history/snapshot.h"
 
-#include "base/arena.h"
 #include "train/conductor/trainer_state.h"
-
-#include <stdlib.h>
-#include <string.h>
 
 size_t hzp_snapshot_bytes(const struct hzp_layout *layout, enum hzp_dtype type,
                           enum hzp_dtype moment_type)

@@ -1,13 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "train/history/trainer_rejoin.h"
 
-#include "base/thread.h"
-#include "nanobatch/loop.h"
 #include "train/learner/start_state.h"
 #include "train/conductor/trainer_state.h"
 #include "train/history/trainer_suspend.h"
-
-#include <string.h>
 
 struct joining {
     struct hzp_trainer *trainer;

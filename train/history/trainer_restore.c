@@ -11,9 +11,6 @@
 #include "train/history/trainer_suspend.h"
 #include "weights/model_dir.h"
 
-#include <stdlib.h>
-#include <string.h>
-
 /* Sends what waits. */
 static int flush(struct hzp_trainer *t, struct hzp_err_text *reterr)
 {

@@ -3,10 +3,7 @@
  * again. */
 #include "train/history/trainer_suspend.h"
 
-#include "nanobatch/model/update.h"
 #include "train/conductor/trainer_state.h"
-
-#include <string.h>
 
 /* --- Suspending learning ---------------------------------------------------------------------- */
 

@@ -1,16 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "train/learner/by_link.h"
 
-#include "base/arena.h"
 #include "base/log.h"
 #include "base/thread.h"
 #include "train/learner/start_state.h"
 #include "train/state/state_file.h"
-
-#include <inttypes.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 enum state {
     BEGIN,   /* nothing was heard yet */

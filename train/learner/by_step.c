@@ -1,11 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "train/learner/by_step.h"
 
-#include "base/arena.h"
 #include "base/thread.h"
-
-#include <inttypes.h>
-#include <stdlib.h>
 
 struct hzp_learner_by_step {
     struct hzp_learner *learner;

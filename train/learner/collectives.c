@@ -1,11 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "train/learner/collectives_state.h"
 
-#include "base/arena.h"
 #include "base/thread.h"
-
-#include <stdlib.h>
-#include <string.h>
 
 /* --- Creation --------------------------------------------------------------------------------- */
 

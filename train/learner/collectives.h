@@ -45,9 +45,6 @@
  */
 #pragma once
 
-#include "nanobatch/model/backward.h"
-#include "nanobatch/model/gather.h"
-#include "nanobatch/model/update.h"
 #include "nanobatch/model/work.h"
 #include "nanobatch/run/transfers.h"
 #include "nanobatch/source.h"

@@ -5,11 +5,6 @@
 #include "nanobatch/model/ride.h"
 #include "train/learner/collectives_state.h"
 
-#include <inttypes.h>
-#include <math.h>
-#include <stdlib.h>
-#include <string.h>
-
 /* --- An update -------------------------------------------------------------------------------- */
 
 /* Returns the transfer. */

@@ -1,14 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "train/learner/learner.h"
 
-#include "base/arena.h"
 #include "base/thread.h"
-#include "base/timeline.h"
 #include "nanobatch/model/train_space_state.h"
 #include "nanobatch/run/warm.h"
-
-#include <math.h>
-#include <stdlib.h>
 
 enum { LOGITS_MIN = 32 << 20 /* elements of the logits chunk: 128 MB */ };
 

@@ -30,8 +30,6 @@
 
 #include "nanobatch/model/operations.h"
 #include "nanobatch/model/ride.h"
-#include "nanobatch/model/work.h"
-#include "train/learner/collectives.h"
 #include "train/learner/stages.h"
 #include "train/state/recipe.h"
 

@@ -1,11 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "train/learner/stages.h"
 
-#include "base/arena.h"
 #include "base/thread.h"
 #include "train/learner/collectives_state.h"
-
-#include <stdlib.h>
 
 /* What a transfer waits for: that so many of this rank's tasks have ended, and a transfer, which
  * uses the same place; -1: none. */

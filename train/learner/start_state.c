@@ -3,8 +3,6 @@
 
 #include "train/state/state_file.h"
 
-#include <inttypes.h>
-
 struct header {
     int64_t optimizer_step, elements;
     uint64_t checksum, version_id;

@@ -1,14 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "train/learner/tensor_state.h"
 
-#include "base/arena.h"
 #include "train/learner/whole.h"
 #include "weights/model_dir.h"
 #include "weights/tensor_slice.h"
-
-#include <inttypes.h>
-#include <math.h>
-#include <stdlib.h>
 
 enum { TAG = 0x7473 }; /* marks the link's transfers */
 

@@ -13,7 +13,6 @@
 #pragma once
 
 #include "mesh/link.h"
-#include "nanobatch/model/train_space.h"
 #include "train/state/state_file.h"
 
 /* All borrowed. */

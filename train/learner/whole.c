@@ -1,11 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "train/learner/whole.h"
 
-#include "base/arena.h"
 #include "weights/tensor_slice.h"
-
-#include <stdlib.h>
-#include <string.h>
 
 int hzp_whole_open(struct hzp_whole *ret, const struct hzp_model_config *config, int32_t ranks,
                    const struct hzp_model *model, const struct hzp_version *v,

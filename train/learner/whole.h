@@ -8,7 +8,6 @@
  */
 #pragma once
 
-#include "nanobatch/model/gather.h"
 #include "train/state/state_file.h"
 
 struct hzp_whole {

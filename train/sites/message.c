@@ -3,8 +3,6 @@
 
 #include "device/philox.h"
 
-#include <string.h>
-
 static const uint32_t magic = 0x535a4831; /* "1HZS" */
 
 static uint64_t sum_words(const void *data, size_t bytes)

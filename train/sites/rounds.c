@@ -1,12 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "train/sites/rounds.h"
 
-#include "base/arena.h"
-
-#include <math.h>
-#include <stdlib.h>
-#include <string.h>
-
 enum { OUT = 4, CONTROL_MAX = sizeof(struct hzp_site_header) + HZP_SITES_MAX * 24 };
 
 static const uint64_t hello_ns = 1000000000, quiet_ns = 15000000000u, settled_ns = 2000000000,

@@ -1,13 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "train/sites/rule.h"
 
-#include "base/arena.h"
-#include "device/bf16.h"
 #include "device/philox.h"
-
-#include <math.h>
-#include <stdlib.h>
-#include <string.h>
 
 /* --- Parts ------------------------------------------------------------------------------------ */
 

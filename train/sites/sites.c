@@ -1,14 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "train/sites/sites.h"
 
-#include "base/arena.h"
 #include "base/hash.h"
 #include "base/log.h"
-
-#include <inttypes.h>
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
 
 enum { BEHIND = 8 /* messages */ };
 

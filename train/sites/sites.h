@@ -19,7 +19,6 @@
 #include "nanobatch/loop.h"
 #include "nanobatch/model/train_space.h"
 #include "train/sites/rounds.h"
-#include "weights/versions.h"
 
 struct hzp_sites;
 

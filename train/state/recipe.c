@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "train/state/recipe.h"
 
-#include <math.h>
-
 static const double pi = 3.14159265358979323846;
 
 float hzp_recipe_lr(const struct hzp_recipe *recipe, int64_t t)

@@ -5,7 +5,6 @@
  */
 #pragma once
 
-#include "base/err.h"
 #include "nanobatch/model/path.h"
 #include "nanobatch/model/train_space.h"
 

@@ -1,16 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "train/state/state_file.h"
 
-#include "base/arena.h"
 #include "weights/safetensors.h"
-
-#include <errno.h>
-#include <inttypes.h>
-#include <limits.h>
-#include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 static const char state_format[] = "hzpserve-trainer-1";
 

@@ -14,9 +14,6 @@
 
 #include "nanobatch/model/gather.h"
 #include "train/state/recipe.h"
-#include "weights/units.h"
-
-#include <stdatomic.h>
 
 enum { HZP_STATE_PARTS = HZP_STATE_WEIGHTS + 1 };
 enum { HZP_TRAINER_NOTE_MAX = 1000 }; /* bytes of the string that describes the training data */

@@ -4,10 +4,6 @@
  * published (hzp_sample_log_resume says so). */
 #include "train/table/sample_log_state.h"
 
-#include "base/arena.h"
-
-#include <errno.h>
-#include <string.h>
 #include <sys/stat.h>
 
 /* Whether the newest failure was for lack of space. */

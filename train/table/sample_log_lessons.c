@@ -2,8 +2,6 @@
 /* train/table/sample_log_lessons.c - which samples were taught together. */
 #include "train/table/sample_log_state.h"
 
-#include <string.h>
-
 int hzp_sample_log_put_lesson(struct hzp_sample_log *log, int64_t first, int64_t last,
                               const char *session, struct hzp_err_text *reterr)
 {

@@ -1,11 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* train/table/sample_log_marks.c - samples that are not learned any more, names of versions, and
  * the activation of an older one. */
-#include "base/arena.h"
 #include "train/table/sample_log_state.h"
-
-#include <stdlib.h>
-#include <string.h>
 
 static const char what[] = "changing the tables";
 

@@ -1,12 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* train/table/sample_log_versions.c - versions and checkpoints in the log, and where to continue.
  * */
-#include "base/arena.h"
 #include "train/table/sample_log_state.h"
-
-#include <math.h>
-#include <stdlib.h>
-#include <string.h>
 
 /* Versions published but not yet journalled, at most: as many as the store keeps. */
 enum { IDS_UNSEEN = 4096 };

@@ -13,10 +13,7 @@
  * one is done. */
 #include "train/table/sample_queue_state.h"
 
-#include "base/arena.h"
 #include "device/philox.h"
-
-#include <stdlib.h>
 
 static uint64_t mix(uint64_t x)
 {

@@ -10,8 +10,6 @@
 
 #include "base/hash.h"
 
-#include <math.h>
-
 uint64_t hzp_sample_queue_prompt(const struct hzp_sample *sample)
 {
     int32_t n = 0;

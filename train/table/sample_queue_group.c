@@ -6,8 +6,6 @@
  *               +------------------ withdraw -------------------+ */
 #include "train/table/sample_queue_state.h"
 
-#include <stdlib.h>
-
 bool hzp_sample_queue_by_lesson(const struct hzp_sample_queue *q)
 {
     return q->config.by_lesson;

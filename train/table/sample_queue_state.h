@@ -7,10 +7,7 @@
 
 #include "train/table/sample_queue.h"
 
-#include "base/arena.h"
 #include "base/thread.h"
-
-#include <string.h>
 
 struct entry {
     struct hzp_sample *sample;

@@ -1,10 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "api/http/routes/blocks.h"
 
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
 static void close_block(struct hzp_answer *a, const struct hzp_block_writer *writer)
 {
     struct hzp_block *block = &a->block;

@@ -2,8 +2,6 @@
 /* The answers of POST /v1/chat/completions. */
 #include "api/http/routes/completion.h"
 
-#include <string.h>
-
 /* ---- log-probabilities, in the shape of OpenAI's chat ---- */
 
 static json_t *token_json(const struct hzp_completion *c, int32_t id, float logprob)

@@ -5,11 +5,6 @@
 #include "api/http/wire/fields.h"
 #include "text/chat/chat_form.h"
 
-#include <ctype.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
 enum { TOOL_NAME_MAX = 250 /* bytes, less than HZP_CALL_NAME_MAX */ };
 
 static void ignore(struct hzp_completion_params *params, const char *name)

@@ -2,10 +2,6 @@
 #include "api/http/routes/completion.h"
 
 #include "base/utf8.h"
-#include "base/arena.h"
-
-#include <stdlib.h>
-#include <string.h>
 
 /* Engine thread: the request has new tokens or has ended. */
 static void wake(void *ctx, bool more)

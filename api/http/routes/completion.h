@@ -19,14 +19,8 @@
 
 #include "api/engine/engine.h"
 #include "api/http/wire/notify.h"
-#include "base/thread.h"
-#include "serve/request.h"
-#include "text/chat/reply.h"
-#include "text/chat/structure.h"
 #include "text/tokenizer/detokenizer.h"
 #include "text/tokenizer/stop.h"
-
-#include "base/json.h"
 
 enum { HZP_CHOICES_MAX = 1024, HZP_PROMPTS_MAX = 1024, HZP_STOPS_MAX = 16 };
 

@@ -2,12 +2,7 @@
 #include "api/http/routes/completion.h"
 
 #include "base/version.h"
-#include "text/chars/textbuf.h"
 #include "base/utf8.h"
-
-#include <math.h>
-#include <stdlib.h>
-#include <string.h>
 
 struct hzp_usage hzp_completion_usage(const struct hzp_completion *c)
 {

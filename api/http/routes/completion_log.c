@@ -3,9 +3,6 @@
 #include "api/http/routes/completion.h"
 #include "api/http/wire/request_log.h"
 
-#include <stdio.h>
-#include <string.h>
-
 /* Writes TTFT and versions of the completion's tokens; "" if it has none.  There is no TTFT where
  * another process computed the first token. */
 static void describe_tokens(const struct hzp_request_info *info, const struct hzp_completion *c,

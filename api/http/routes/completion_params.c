@@ -3,14 +3,8 @@
 
 #include "api/http/routes/field_table.h"
 #include "api/http/wire/fields.h"
-#include "base/arena.h"
-#include "base/json.h"
 #include "base/utf8.h"
 
-#include <errno.h>
-#include <math.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/random.h>
 
 void hzp_completion_defaults(struct hzp_completion_params *params)

@@ -10,12 +10,7 @@
 #include "api/http/routes/routes.h"
 #include "api/http/routes/structure_wait.h"
 #include "api/http/wire/fields.h"
-#include "base/arena.h"
 #include "base/hash.h"
-
-#include <stdlib.h>
-#include <string.h>
-#include <time.h>
 
 /* Door thread. */
 static void client_left(void *ctx)

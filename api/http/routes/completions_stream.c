@@ -6,13 +6,8 @@
  * something to send the exchange is parked.  A token has an event of its own.  Those of several
  * steps are written in one piece when the stream was woken for all of them (api/http/wire/join.h),
  * or its client reads slowly.  An error after the header becomes an event. */
-#include "api/http/routes/answer.h"
 #include "api/http/routes/journal.h"
-#include "base/json.h"
 #include "base/utf8.h"
-
-#include <stdlib.h>
-#include <string.h>
 
 enum {
     BLOCK_BYTES = 4 * 1024,

@@ -6,10 +6,6 @@
 #include "base/decimal.h"
 #include "base/hash.h"
 
-#include <errno.h>
-#include <stdlib.h>
-#include <string.h>
-
 /* A client knows ids of versions that have served; it may also wait for one to come. */
 enum { VERSIONS_AHEAD = 4096 };
 

@@ -21,7 +21,6 @@
 #pragma once
 
 #include "api/http/wire/http.h"
-#include "serve/consistency.h"
 
 /* HZP_EINVAL: text and param name the field or header.  may_shed: if it asks for no depth, it may
  * get a smaller one (--max-waiting shed-depth). */

@@ -5,10 +5,6 @@
 #include "api/http/routes/field_table.h"
 #include "api/http/wire/fields.h"
 
-#include <math.h>
-#include <stdlib.h>
-#include <string.h>
-
 /* What is said of the prompt is said of the input: the word at the text's beginning. */
 static void rename_prompt(char *text)
 {

@@ -9,11 +9,6 @@
 #include "api/http/wire/target.h"
 #include "api/learn/lessons.h"
 #include "api/learn/outlook.h"
-#include "base/arena.h"
-#include "base/thread.h"
-
-#include <math.h>
-#include <string.h>
 
 /* How long wait=served waits for what the lesson changed; how long a lesson waits to be accepted
  * for the answers that it is compared with, where they are not known yet. */

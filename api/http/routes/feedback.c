@@ -4,16 +4,8 @@
 #include "api/http/routes/route.h"
 #include "api/http/routes/routes.h"
 #include "api/http/routes/taught.h"
-#include "api/http/wire/auth.h"
 #include "api/http/wire/fields.h"
-#include "api/http/wire/request_log.h"
-#include "base/arena.h"
 #include "base/hash.h"
-#include "base/thread.h"
-
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 enum { ID_BYTES = HZP_REQUEST_ID_MAX + 16 };
 

@@ -14,7 +14,6 @@
 #pragma once
 
 #include "api/http/routes/completion.h"
-#include "train/table/sample_log.h"
 
 enum { HZP_FEEDBACK_ANSWERS = 4096 };
 

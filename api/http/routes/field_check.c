@@ -4,9 +4,6 @@
 #include "api/http/wire/fields.h"
 #include "base/words.h"
 
-#include <stdio.h>
-#include <string.h>
-
 const struct hzp_field *hzp_field_find(const struct hzp_field_set *set, const char *name)
 {
     for (int g = 0; g < HZP_FIELD_GROUPS_MAX && set->group[g]; g++)

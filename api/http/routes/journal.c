@@ -2,15 +2,6 @@
 #include "api/http/routes/journal.h"
 
 #include "base/hash.h"
-#include "base/thread.h"
-
-#include <ctype.h>
-#include <errno.h>
-#include <inttypes.h>
-#include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 static const char resume_header[] = "x-hzpserve-resume";
 

@@ -14,11 +14,6 @@
 #include "api/http/wire/fields.h"
 #include "api/learn/audit.h"
 #include "api/learn/lessons.h"
-#include "base/arena.h"
-
-#include <inttypes.h>
-#include <stdlib.h>
-#include <string.h>
 
 enum {
     LIMIT_MAX = 100,    /* as the table of fields has it */

@@ -1,28 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "api/http/routes/metrics.h"
 
-#include "api/http/routes/completion.h"
 #include "api/http/routes/feedback.h"
 #include "api/http/routes/metrics_text.h"
 #include "api/http/routes/replicas_route.h"
 #include "api/http/routes/routes.h"
 #include "api/learn/outlook.h"
-#include "base/arena.h"
 #include "base/file.h"
-#include "base/thread.h"
 #include "base/words.h"
 #include "device/fallback.h"
 #include "device/meter.h"
 #include "nanobatch/split/split.h"
 
 #include <dirent.h>
-#include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/resource.h>
-#include <time.h>
-#include <unistd.h>
 
 const double hzp_ttft_bounds[] = {.001, .005, .01, .02, .04, .06, .08, .1, .25, .5,  .75,
                                   1,    2.5,  5,   7.5, 10,  20,  40,  80, 160, 640, 2560};

@@ -1,9 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "api/http/routes/metrics_text.h"
 
-#include <stdlib.h>
-#include <string.h>
-
 static int by_name(const void *name, const void *row)
 {
     return strcmp(name, ((const struct hzp_metric_row *)row)->name);

@@ -5,10 +5,7 @@
  */
 #pragma once
 
-#include "base/thread.h"
 #include "train/conductor/trainer.h"
-
-#include <stdio.h>
 
 /* ---- the counters of the HTTP side: under the lock, the fields below it ---- */
 

@@ -1,13 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* GET /v1/models, GET /v1/models/{id}, GET /version, GET /. */
 #include "api/http/routes/routes.h"
-#include "base/arena.h"
 #include "base/version.h"
 #include "base/json_file.h"
-
-#include <limits.h>
-#include <stdio.h>
-#include <string.h>
 
 enum { GENERATION_BYTES_MAX = 1 << 20 };
 

@@ -1,11 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "api/http/routes/operator.h"
 
-#include "base/json.h"
 #include "base/log.h"
 #include "mesh/launch/life.h"
-
-#include <stdlib.h>
 
 void hzp_operator_keep(struct hzp_engine *engine)
 {

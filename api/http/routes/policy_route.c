@@ -9,14 +9,7 @@
 #include "api/http/routes/route.h"
 #include "api/http/routes/routes.h"
 #include "api/http/wire/fields.h"
-#include "base/json.h"
-#include "base/thread.h"
 #include "nanobatch/split/split.h"
-
-#include <math.h>
-#include <stdlib.h>
-#include <string.h>
-#include <time.h>
 
 enum { BOUND_WAIT_MS = 1000 };
 

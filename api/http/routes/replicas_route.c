@@ -7,11 +7,7 @@
 #include "api/http/routes/route.h"
 #include "api/http/routes/routes.h"
 
-#include "base/arena.h"
 #include "mesh/launch/life.h"
-
-#include <stdlib.h>
-#include <string.h>
 
 static json_t *rank_json(int rank, const struct hzp_front_rank *is)
 {

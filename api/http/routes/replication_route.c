@@ -15,10 +15,6 @@
 #include "api/http/routes/routes.h"
 #include "api/http/routes/versions_route.h"
 #include "api/http/wire/fields.h"
-#include "base/arena.h"
-
-#include <stdlib.h>
-#include <string.h>
 
 /* ---- paths ---- */
 

@@ -4,10 +4,7 @@
 #include "api/http/routes/blocks.h"
 #include "api/http/routes/field_table.h"
 #include "api/http/wire/fields.h"
-#include "base/json.h"
 #include "base/words.h"
-
-#include <string.h>
 
 /* ---- requests ---- */
 

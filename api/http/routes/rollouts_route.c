@@ -13,10 +13,6 @@
 #include "api/http/routes/route.h"
 #include "api/http/routes/routes.h"
 #include "api/http/wire/fields.h"
-#include "base/arena.h"
-
-#include <stdlib.h>
-#include <string.h>
 
 /* A job with its curve; samples: of each token up to six numbers, as values and as text. */
 enum { JOB_BYTES = 1 << 20, SAMPLES_BYTES = HZP_ROLLOUT_TAKE_TOKENS * 6 * 96 };

@@ -7,11 +7,6 @@
 #include "api/learn/versions.h"
 #include "base/decimal.h"
 
-#include <ctype.h>
-#include <errno.h>
-#include <stdlib.h>
-#include <string.h>
-
 /* ---- arguments ---- */
 
 /* The same, but for numbers that are too large, which are INT64_MAX. */

@@ -6,9 +6,6 @@
 #include "api/http/routes/field_table.h"
 #include "api/http/wire/fields.h"
 
-#include <math.h>
-#include <string.h>
-
 /* What the template may name. */
 static const char *const names[] = {"text", "prompt", "answer"};
 

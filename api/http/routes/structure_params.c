@@ -2,12 +2,6 @@
 /* Fields of completions and chats that say which tokens an answer may have. */
 #include "api/http/routes/completion.h"
 #include "api/http/wire/fields.h"
-#include "base/arena.h"
-#include "base/json.h"
-
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 enum { BAD_WORDS_MAX = 256, WORD_MAX = 1 << 14 /* bytes */ };
 

@@ -1,12 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "api/http/routes/structure_wait.h"
 
-#include "base/arena.h"
-#include "text/chat/structure.h"
-
-#include <stdlib.h>
-#include <string.h>
-
 struct wait {
     struct hzp_exchange *x;
     struct hzp_completion_params params; /* owned */

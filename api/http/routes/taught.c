@@ -1,15 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "api/http/routes/taught.h"
 
-#include "base/arena.h"
 #include "base/hash.h"
 #include "base/thread.h"
-
-#include <errno.h>
-#include <inttypes.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 struct session {
     uint64_t hash;

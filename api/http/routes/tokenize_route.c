@@ -2,16 +2,10 @@
 /* POST /tokenize, POST /detokenize, GET /tokenizer_info, GET /load: vLLM's routes around the
  * tokenizer; POST /v1/messages/count_tokens, Anthropic's. */
 #include "api/http/routes/blocks.h"
-#include "api/http/routes/completion.h"
 #include "api/http/routes/field_table.h"
 #include "api/http/routes/routes.h"
 #include "api/http/wire/fields.h"
-#include "base/json.h"
 #include "base/json_file.h"
-
-#include <stdarg.h>
-#include <stdlib.h>
-#include <string.h>
 
 enum {
     INFO_BYTES_MAX = 16 << 20,

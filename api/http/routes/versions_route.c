@@ -19,12 +19,6 @@
 
 #include "api/http/wire/fields.h"
 #include "api/learn/audit.h"
-#include "base/arena.h"
-
-#include <inttypes.h>
-#include <math.h>
-#include <stdlib.h>
-#include <string.h>
 
 /* ---- a version as JSON ---- */
 

@@ -8,8 +8,6 @@
 #include "api/http/wire/http.h"
 #include "api/learn/versions.h"
 
-#include "base/json.h"
-
 /* What is on disk and has a name, read once for many versions. */
 struct hzp_places {
     struct hzp_weights *weights;

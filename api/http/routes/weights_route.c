@@ -5,9 +5,6 @@
 #include "api/http/routes/routes.h"
 #include "api/http/routes/versions_route.h"
 
-#include <math.h>
-#include <stdlib.h>
-
 enum { RECORDS_MAX = 4096 };
 
 /* What the gate did last; null: there is none. */

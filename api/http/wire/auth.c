@@ -1,20 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "api/http/wire/auth.h"
 
-#include "base/arena.h"
 #include "base/file.h"
 #include "base/thread.h"
 
 #include <arpa/inet.h>
-#include <errno.h>
 #include <netdb.h>
-#include <stdarg.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <strings.h>
 #include <sys/socket.h>
-#include <unistd.h>
 
 enum { KEY_BYTES_MAX = 1024, NAME_BYTES_MAX = 256, KEY_NAME_MAX = 32, KEYS_MAX = 256 };
 

@@ -1,24 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "api/http/wire/door.h"
 
-#include "base/arena.h"
 #include "base/log.h"
 #include "base/thread.h"
 
-#include <errno.h>
 #include <fcntl.h>
 #include <linux/tcp.h>
 #include <netinet/in.h>
 #include <poll.h>
-#include <stdatomic.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <sys/ioctl.h>
 #include <sys/resource.h>
-#include <unistd.h>
 
 enum {
     BACKLOG = 1024,

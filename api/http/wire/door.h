@@ -31,7 +31,6 @@
 #pragma once
 
 #include "api/http/wire/port.h"
-#include "base/err.h"
 
 #include <sys/socket.h>
 

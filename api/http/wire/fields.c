@@ -1,9 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "api/http/wire/fields.h"
 
-#include <math.h>
-#include <string.h>
-
 const char *hzp_json_kind(const json_t *value)
 {
     switch (json_typeof(value)) {

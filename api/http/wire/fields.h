@@ -10,7 +10,6 @@
 #pragma once
 
 #include "base/err.h"
-#include "base/json.h"
 #include "text/chars/textbuf.h"
 
 /* The field's value, borrowed; NULL: it is absent or null. */

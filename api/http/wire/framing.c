@@ -1,12 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "api/http/wire/framing.h"
 
-#include "base/arena.h"
 #include "base/chars.h"
 
-#include <stdatomic.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/socket.h>
 
 enum part {

@@ -15,9 +15,7 @@
  */
 #pragma once
 
-#include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
+#include "base/base.h"
 
 /* What has been read of a connection; all zero: nothing. */
 struct hzp_framing {

@@ -6,8 +6,7 @@
  */
 #pragma once
 
-#include <stdbool.h>
-#include <stddef.h>
+#include "base/base.h"
 
 struct hzp_gzip;
 

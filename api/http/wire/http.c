@@ -4,18 +4,11 @@
 #include "api/http/wire/framing.h"
 #include "api/http/wire/gzip.h"
 #include "api/http/wire/target.h"
-#include "base/arena.h"
 #include "base/log.h"
 
-#include <ctype.h>
-#include <errno.h>
 #include <sched.h>
-#include <stdlib.h>
-#include <string.h>
 #include <strings.h>
 #include <sys/socket.h>
-#include <time.h>
-#include <unistd.h>
 
 enum {
     STACK_BYTES = 256 << 10,

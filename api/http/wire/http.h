@@ -33,15 +33,10 @@
 #include "api/http/wire/door.h"
 #include "api/http/wire/notify.h"
 #include "api/http/wire/pool.h"
-#include "api/http/wire/port.h"
 #include "api/http/wire/request_log.h"
-#include "api/http/wire/settings.h"
 #include "api/http/wire/unknown.h"
-#include "base/thread.h"
 
-#include "base/json.h"
 #include <microhttpd.h>
-#include <stdatomic.h>
 
 enum { HZP_SERVER_LANES = 3 };
 

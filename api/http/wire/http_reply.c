@@ -2,12 +2,7 @@
 #include "api/http/wire/http.h"
 
 #include "api/http/wire/target.h"
-#include "base/json.h"
 #include "base/log.h"
-
-#include <stdarg.h>
-#include <stdlib.h>
-#include <string.h>
 
 /* The only table from our error codes to HTTP status codes. */
 int hzp_http_status(int code)

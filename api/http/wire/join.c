@@ -1,10 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "api/http/wire/join.h"
 
-#include "base/base.h"
-
-#include <math.h>
-
 static const double OF_PROCESSORS = 0.05, OF_THREADS = 0.5;
 
 static double half_new(double old, double new)

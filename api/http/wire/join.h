@@ -29,7 +29,7 @@
  */
 #pragma once
 
-#include <stdint.h>
+#include "base/base.h"
 
 struct hzp_join {
     /* set by the owner */

@@ -1,11 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "api/http/wire/notify.h"
 
-#include "base/arena.h"
 #include "base/thread.h"
-
-#include <stdlib.h>
-#include <time.h>
 
 static const uint64_t POLL_NS = 5000000;
 enum { BATCH = 512 }; /* notes called before those who wait for it go on: some hundred us */

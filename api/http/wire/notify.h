@@ -28,9 +28,6 @@
 #include "api/http/wire/join.h"
 #include "base/err.h"
 
-#include <stdatomic.h>
-#include <stdint.h>
-
 struct hzp_notify;
 
 struct hzp_note {

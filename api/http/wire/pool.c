@@ -1,10 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "api/http/wire/pool.h"
 
-#include "base/arena.h"
 #include "base/thread.h"
-
-#include <stdlib.h>
 
 struct hzp_pool {
     struct hzp_lock lock;

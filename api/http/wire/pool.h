@@ -14,8 +14,6 @@
 
 #include "base/err.h"
 
-#include <stdatomic.h>
-
 struct hzp_pool;
 
 struct hzp_pool_task {

@@ -2,13 +2,9 @@
 #include "api/http/wire/port.h"
 
 #include <arpa/inet.h>
-#include <errno.h>
 #include <netdb.h>
 #include <netinet/in.h>
-#include <stdio.h>
-#include <string.h>
 #include <sys/socket.h>
-#include <unistd.h>
 
 /* Binds without SO_REUSEADDR first: then the port is this socket's alone.  With old connections of
  * an earlier server still in TIME_WAIT only the second attempt succeeds. */

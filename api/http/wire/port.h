@@ -14,8 +14,6 @@
 #include "api/http/wire/settings.h"
 #include "base/err.h"
 
-#include <stdbool.h>
-
 struct hzp_port {
     int fd; /* -1: none, or the HTTP server owns it */
     int port;

@@ -4,8 +4,6 @@
 #include "base/log.h"
 #include "base/thread.h"
 
-#include <stdio.h>
-#include <string.h>
 #include <sys/random.h>
 
 void hzp_request_id(const char *given, char ret[HZP_REQUEST_ID_MAX + 1])

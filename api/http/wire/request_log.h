@@ -15,8 +15,7 @@
  */
 #pragma once
 
-#include <stdbool.h>
-#include <stdint.h>
+#include "base/base.h"
 
 enum { HZP_REQUEST_ID_MAX = 64 };
 

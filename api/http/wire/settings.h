@@ -7,7 +7,7 @@
  */
 #pragma once
 
-#include <stdint.h>
+#include "base/base.h"
 
 struct hzp_http_settings {
     const char *host;                       /* address to listen on */

@@ -3,9 +3,6 @@
 
 #include "base/chars.h"
 
-#include <stdbool.h>
-#include <stdlib.h>
-#include <string.h>
 #include <strings.h>
 
 /* Writes the decoded text and a NUL at `to`, and returns what follows it.  A % without two digits

@@ -10,7 +10,7 @@
  */
 #pragma once
 
-#include <stddef.h>
+#include "base/base.h"
 
 struct hzp_target {
     const char *fault; /* what is wrong with it, for the answer; NULL: nothing */

@@ -3,9 +3,6 @@
 
 #include "base/log.h"
 
-#include <stdio.h>
-#include <string.h>
-
 void hzp_unknown_init(struct hzp_unknown *u)
 {
     hzp_lock_init(&u->lock, HZP_LOCK_UNKNOWN);

@@ -10,8 +10,6 @@
 
 #include "base/thread.h"
 
-#include <stdatomic.h>
-
 enum { HZP_UNKNOWN_NAMES = 64, HZP_UNKNOWN_BYTES = 48 };
 
 struct hzp_unknown {

@@ -9,8 +9,6 @@
 #include "text/chat/structure.h"
 #include "text/grammar/schema.h"
 
-#include "base/arena.h"
-
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

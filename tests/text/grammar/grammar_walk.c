@@ -7,8 +7,6 @@
  * each step. */
 #include "tests/text/grammar/grammars.h"
 
-#include "base/arena.h"
-
 #include <stdio.h>
 #include <stdlib.h>
 

@@ -8,7 +8,6 @@
 
 #include <cmocka.h>
 
-#include "base/arena.h"
 #include "tests/text/grammar/grammars.h"
 
 #include <stdio.h>

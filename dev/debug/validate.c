@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* device/validate.c - the rules of device/ops.h that can be checked without reading the device. */
+/* dev/debug/validate.c - the rules of device/ops.h that need no reading of the device. */
 #include <math.h>
 #include <stdio.h>
 
