@@ -248,7 +248,7 @@ static void grad_attn(struct probe *p, int32_t heads, int32_t kv_heads, int32_t 
     b.dqkv = oc_mat(p->b, "dqkv", ROWS, width, HZP_F32, OC_OUT);
     if (sink) {
         b.sink = same(p->b, "sink", &f.sink);
-        b.dsink = nice(p->b, "dsink", 1, heads);
+        b.dsink = gentle(p->b, "dsink", 1, heads);
     }
     b.lse = lse;
     b.segs = documents(p->b);
