@@ -244,7 +244,7 @@ static void print_lessons(const json_t *json)
            "last", "state", "answered", "changed", "others' loss", "session");
     json_array_foreach(json_object_get(json, "data"), i, lesson) print_lesson(lesson);
     if (json_is_true(json_object_get(json, "has_more")))
-        printf("older ones: GET /v1/lessons?before=N\n");
+        printf("older ones: GET /v1/lessons?before=%lld\n", number_of(json, "next_before"));
 }
 
 /* All pages as one list. */
@@ -258,16 +258,16 @@ static int list_lessons(const struct hzp_options *options)
         if (r)
             return r;
         json_t *data = json_object_get(page, "data");
-        size_t n = json_array_size(data);
         if (all)
             json_array_extend(json_object_get(all, "data"), data);
         else
             all = json_incref(page);
         json_object_set(all, "has_more", json_object_get(page, "has_more"));
-        more = n && json_is_true(json_object_get(page, "has_more")) &&
+        json_object_set(all, "next_before", json_object_get(page, "next_before"));
+        more = json_is_true(json_object_get(page, "has_more")) &&
                json_array_size(json_object_get(all, "data")) < LOOKED_AT;
         snprintf(route, sizeof(route), "/v1/lessons?limit=100&before=%lld",
-                 number_of(json_array_get(data, n ? n - 1 : 0), "id"));
+                 number_of(page, "next_before"));
     }
     show(options, all, print_lessons);
     return 0;

@@ -94,7 +94,14 @@ def test_one_of_several_goes():
         assert text(server, ZOE) != "In Oslo."
         page = lessons(server, "?limit=2")
         assert [one["id"] for one in page["data"]] == [3, 2] and page["has_more"], page
-        assert [one["id"] for one in lessons(server, "?before=2")["data"]] == [1]
+        assert page["next_before"] == 2 and [one["id"] for one in lessons(server, "?before=2")["data"]] == [1]
+        assert [one["id"] for one in lessons(server, "?state=learned&limit=1")["data"]] == [3]
+        page = lessons(server, "?state=undone")
+        assert [one["id"] for one in page["data"]] == [2] and not page["has_more"] and page["next_before"] is None, page
+        assert lessons(server, "?session=nobody")["data"] == []
+        for query, says in (("?state=taught", "state"), ("?page=2", "not an argument of this route: before, limit")):
+            status, _, got = server.post("/v1/lessons" + query, "", method="GET")
+            assert status == 400 and says in got["error"]["message"], got
         undo(server, {"version": "original"})
         assert answer(server, TOM) == before
         assert set(states(server).values()) == {"undone"}

@@ -138,21 +138,6 @@ static bool read_key(struct hzp_exchange *x, const char **ret_key, enum MHD_Resu
     return false;
 }
 
-/* Another argument than this route has is refused, as another field of an example is.  True: an
- * error was answered. */
-static bool bad_query(struct hzp_exchange *x, enum MHD_Result *ret)
-{
-    static const char *const known[] = {"completion_field", "prompt_field", "timeout", "wait",
-                                        NULL};
-    const char *other = hzp_target_unknown(x->target, known);
-    if (other)
-        *ret = hzp_reply_error(x, MHD_HTTP_BAD_REQUEST, other, NULL,
-                               "\"%.40s\" is not an argument of this route: wait, timeout, "
-                               "prompt_field and completion_field are",
-                               other);
-    return other != NULL;
-}
-
 /* Pool or I/O thread: the exchange ends before its answer. */
 static void drop_reader(struct hzp_exchange *x)
 {
@@ -265,7 +250,7 @@ int hzp_route_examples(struct hzp_exchange *x, struct hzp_err_text *reterr)
                                "this server cannot keep examples now: its disk cannot be written");
     enum MHD_Result answered;
     bool parked;
-    if (bad_query(x, &answered) || !read_piece(x, true, &answered))
+    if (!read_piece(x, true, &answered))
         return answered;
     if (hzp_example_reader_refers(x->later)) {
         if (!hzp_exchange_keep(x, hzp_example_reader_bytes(x->later)))

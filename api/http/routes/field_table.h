@@ -73,7 +73,8 @@ extern const struct hzp_field_set hzp_fields_version, hzp_fields_manifest, hzp_f
 
 /* Arguments behind the path of a route, ended by one without a name. */
 extern const struct hzp_field hzp_query_examples[], hzp_query_job[], hzp_query_lessons[],
-    hzp_query_offset[], hzp_query_samples[], hzp_query_timeline[], hzp_query_weights[];
+    hzp_query_none[], hzp_query_offset[], hzp_query_samples[], hzp_query_timeline[],
+    hzp_query_weights[];
 
 /* NULL: the set has no such field. */
 const struct hzp_field *hzp_field_find(const struct hzp_field_set *set, const char *name);

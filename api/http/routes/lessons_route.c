@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* GET /v1/lessons[?limit=&before=]   what was taught, newest first, and what became of it
+/* GET /v1/lessons[?limit=&before=&state=&session=]   what was taught, newest first, and its state
  * GET /v1/lessons/N                  one lesson, with its texts
  * POST /v1/undo                      takes the newest lesson back
  *      {"lesson": N}                 that one
@@ -17,6 +17,7 @@
 
 enum {
     LIMIT_MAX = 100,    /* as the table of fields has it */
+    SEEN_MAX = 2000,    /* lessons looked at for one page */
     TEXTS_MAX = 64,     /* examples shown for a lesson */
     TEXT_TOKENS = 4096, /* tokens shown for an example */
     VERSIONS_MAX = 4096
@@ -40,19 +41,42 @@ static json_t *lesson_json(struct hzp_exchange *x, const struct hzp_logged_lesso
                      "effect", hzp_state_effect(s, lesson->first));
 }
 
+static bool is_wanted(struct hzp_exchange *x, json_t *lesson)
+{
+    static const char *const by[] = {"state", "session"};
+    for (int i = 0; i < HZP_COUNT(by); i++) {
+        const char *asked = hzp_exchange_query(x, by[i]);
+        const char *is = json_string_value(json_object_get(lesson, by[i]));
+        if (asked && (!is || strcmp(is, asked)))
+            return false;
+    }
+    return true;
+}
+
+/* A page, and where it ended: next_before goes on, also where few of many lessons are wanted. */
 int hzp_route_lessons(struct hzp_exchange *x, struct hzp_err_text *reterr)
 {
     struct hzp_logged_lesson lesson[LIMIT_MAX + 1];
-    int64_t asked = hzp_query_int(x, "limit");
-    int32_t limit = (int32_t)HZP_MIN(asked, (int64_t)LIMIT_MAX);
-    int r = hzp_state_lessons(x->server->engine->state, hzp_query_int(x, "before"), limit + 1,
-                              lesson, reterr);
-    HZP_TRY(r);
-    json_t *list = json_array();
-    for (int32_t i = 0; i < r && i < limit; i++)
-        json_array_append_new(list, lesson_json(x, &lesson[i]));
-    return hzp_reply_pack(x, "{s:s, s:o, s:b}", "object", "list", "data", list, "has_more",
-                          r > limit);
+    size_t limit = (size_t)hzp_query_int(x, "limit"); /* at most LIMIT_MAX */
+    int64_t before = hzp_query_int(x, "before");
+    bool more = true;
+    json_auto_t *list = json_array();
+    for (int32_t seen = 0; more && seen < SEEN_MAX && json_array_size(list) < limit;) {
+        int32_t n =
+            hzp_state_lessons(x->server->engine->state, before, LIMIT_MAX + 1, lesson, reterr);
+        HZP_TRY(n);
+        int32_t i = 0;
+        for (; i < HZP_MIN(n, LIMIT_MAX) && json_array_size(list) < limit; i++) {
+            json_auto_t *one = lesson_json(x, &lesson[i]);
+            before = lesson[i].id;
+            if (is_wanted(x, one))
+                json_array_append(list, one);
+        }
+        more = i < n;
+        seen += i;
+    }
+    return hzp_reply_pack(x, "{s:s, s:O, s:b, s:o}", "object", "list", "data", list, "has_more",
+                          more, "next_before", more ? json_integer(before) : json_null());
 }
 
 /* ---- one lesson ---- */

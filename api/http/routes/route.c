@@ -6,6 +6,7 @@
 #include "api/learn/audit.h"
 #include "api/learn/versions.h"
 #include "base/decimal.h"
+#include "api/http/wire/target.h"
 
 /* ---- arguments ---- */
 
@@ -40,12 +41,30 @@ static int check_argument(const struct hzp_field *field, const char *text,
                      whole ? " whole" : "", field->low, field->high, text);
 }
 
+/* The argument is none of the route's, which the error lists. */
+static int unknown_argument(const struct hzp_field *field, const char *name,
+                            struct hzp_err_text *reterr)
+{
+    char known[160] = "it has none";
+    for (size_t at = 0; field->name && at < sizeof(known); field++)
+        at += (size_t)snprintf(known + at, sizeof(known) - at, "%s%s", at ? ", " : "", field->name);
+    return hzp_fail_param(reterr, HZP_EINVAL, name,
+                          "\"%.40s\" is not an argument of this route: %s", name, known);
+}
+
+/* A route without a table takes any arguments: clients of other servers send some. */
 static int check_arguments(const struct hzp_exchange *x, struct hzp_err_text *reterr)
 {
-    for (const struct hzp_field *field = x->route->query; field && field->name; field++) {
-        const char *text = hzp_exchange_query(x, field->name);
-        if (text)
-            HZP_TRY(check_argument(field, text, reterr));
+    const char *value;
+    for (const char *name = x->target->arguments; x->route->query && *name;
+         name = value + strlen(value) + 1) {
+        const struct hzp_field *field = x->route->query;
+        value = name + strlen(name) + 1;
+        while (field->name && strcmp(field->name, name))
+            field++;
+        if (!field->name)
+            return unknown_argument(x->route->query, name, reterr);
+        HZP_TRY(check_argument(field, value, reterr));
     }
     return HZP_OK;
 }

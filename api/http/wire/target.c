@@ -87,17 +87,3 @@ const char *hzp_target_argument(const struct hzp_target *target, const char *nam
     }
     return NULL;
 }
-
-const char *hzp_target_unknown(const struct hzp_target *target, const char *const *known)
-{
-    for (const char *at = target->arguments; *at;) {
-        int i = 0;
-        while (known[i] && strcmp(at, known[i]) != 0)
-            i++;
-        if (!known[i])
-            return at;
-        at += strlen(at) + 1;
-        at += strlen(at) + 1;
-    }
-    return NULL;
-}

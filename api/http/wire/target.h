@@ -26,6 +26,3 @@ struct hzp_target *hzp_target_read(const char *text);
 
 /* The value of the first argument of this name; NULL: none has it, or it has no value. */
 const char *hzp_target_argument(const struct hzp_target *target, const char *name);
-
-/* The name of the first argument that is none of the known ones (up to NULL); NULL: all are. */
-const char *hzp_target_unknown(const struct hzp_target *target, const char *const *known);
