@@ -116,8 +116,8 @@ static int set_damaged_aside(struct hzp_state *s, struct hzp_err_text *reterr)
     }
     if (n > 0 && whole == n)
         return hzp_fail(reterr, first,
-                        "%s; no checkpoint in %s is whole: restore one, or move samples.db and the "
-                        "checkpoints away to begin from the model",
+                        "%s; no checkpoint in %s is whole: restore one, or let `hzpserve state "
+                        "repair` set them aside, so that the next start learns the log again",
                         why[0].text, s->dir);
     for (int i = 0; i < whole; i++)
         HZP_TRY(set_aside(s, &all[i], why[i].text, reterr));
@@ -549,6 +549,12 @@ bool hzp_state_set_aside(struct hzp_state *s, const char *why)
     bool older = false;
     for (int32_t i = 1; i < n && !older; i++) /* an activation names a directory a second time */
         older = strcmp(all[i].name, all[0].name) && check_whole(s, &all[i], &text) == HZP_OK;
+    if (!older)
+        hzp_log(
+            HZP_LOG_ERROR, "state",
+            "no checkpoint in %s is whole: restore one, or let `hzpserve state repair` set them "
+            "aside, so that the next start learns the log again",
+            s->dir);
     if (!older || all[0].id != s->resume.checkpoint_id)
         return false;
     if (set_aside(s, &all[0], why, &text) == HZP_OK)

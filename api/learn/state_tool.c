@@ -88,6 +88,20 @@ static int one_logged(struct tool *t, const struct hzp_logged_checkpoint *c, boo
 
 /* ---- all of them ---- */
 
+/* No checkpoint is whole: whether the examples of the log can be learned again from the model with
+ * which the server is started.  They cannot, if another model was sent to it meanwhile. */
+static int begins_anew(struct tool *t, bool *ret, struct hzp_err_text *reterr)
+{
+    char source[64];
+    HZP_TRY(hzp_sample_log_source(t->log, 0, source, sizeof(source), reterr));
+    *ret = !source[0];
+    fprintf(t->out,
+            *ret ? "no checkpoint is whole: the next start learns all examples of the log again\n"
+                 : "no checkpoint is whole, and weights came from %s: none is renamed\n",
+            source);
+    return HZP_OK;
+}
+
 static int checkpoints(struct tool *t, struct hzp_err_text *reterr)
 {
     HZP_FREED bool *left = calloc((size_t)t->count + 1, sizeof(*left));
@@ -99,7 +113,7 @@ static int checkpoints(struct tool *t, struct hzp_err_text *reterr)
         any |= whole;
     }
     if (t->action == HZP_STATE_REPAIR && t->count > 0 && !any)
-        fprintf(t->out, "no checkpoint is whole: none is renamed\n");
+        HZP_TRY(begins_anew(t, &any, reterr));
     for (int32_t i = 0; i < t->count && any && t->action == HZP_STATE_REPAIR; i++) {
         if (left[i])
             continue;

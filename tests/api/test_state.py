@@ -252,6 +252,25 @@ def test_state_command(state):
         assert done.returncode == 2 and "list|check|repair" in done.stderr, done
 
 
+def test_no_checkpoint_is_whole(state):
+    """The only checkpoint is damaged: the server says what helps, and what was taught is learned again from the log."""
+    ids = lives(state, 1)
+    flip_bit(state / f"checkpoint-{ids[0]}" / "model.safetensors", 5000)
+    with Server(state) as server:
+        pass
+    assert server.status == 1 and "state repair" in server.log, server.log
+    status, text = tool("repair", state)
+    assert status == 0 and "learns all examples of the log again" in text, text
+    assert f"renamed to checkpoint-{ids[0]}.damaged" in text and tool("check", state)[0] == 0, text
+    with Server(state) as server:
+        last = server.call(EXAMPLES)[1]["last"]
+        status, answer = server.call(f"{EXAMPLES}?wait=served&timeout={HANG}", [{"text": "It goes on."}])
+        assert status == 200 and answer["first"] == last + 1, (last, answer)
+        learned = [tuple(span) for v in server.call("/v1/weights")[1]["data"] for span in v["learned"]]
+        assert {n for low, high in learned for n in range(low, high + 1)} == set(range(1, last + 2)), learned
+    assert server.status == 0, server.log
+
+
 def test_repaired_log(state):
     """A log begun from a checkpoint: numbers go on behind what it has learned, and it learns."""
     ids = lives(state, 2)

@@ -271,7 +271,7 @@ struct hzp_activation {
     bool replay; /* samples are not skipped any more that were skipped later than `of`; else that
                   * holds for those that it has learned, and the others stay skipped */
 };
-/* Where version id was sent from; "": it was made here. */
+/* Where version id was sent from; "": it was made here.  id 0: any version. */
 int hzp_sample_log_source(struct hzp_sample_log *log, uint64_t id, char *ret, size_t size,
                           struct hzp_err_text *reterr);
 

@@ -192,8 +192,8 @@ int hzp_sample_log_source(struct hzp_sample_log *log, uint64_t id, char *ret, si
 {
     ret[0] = '\0';
     HZP_LOCKED(&log->lock);
-    struct hzp_log_rows q = hzp_sample_log_query(log, "SELECT source FROM sources WHERE id = ?1",
-                                                 "reading", reterr, "i", (int64_t)id);
+    struct hzp_log_rows q = hzp_sample_log_query(
+        log, "SELECT source FROM sources WHERE ?1 IN (id, 0)", "reading", reterr, "i", (int64_t)id);
     if (hzp_sample_log_next(&q))
         hzp_sample_log_column(q.s, 0, ret, size);
     return hzp_sample_log_query_end(&q, HZP_OK);
