@@ -51,6 +51,9 @@ struct hzp_graphs {
 /* An op's arguments as captured: with the longest context there can be, padding zeroed. */
 union args {
     struct hzp_attn_paged_args attn;
+    struct hzp_embed_args embed;
+    struct hzp_fill_args fill;
+    struct hzp_swiglu_args swiglu;
     struct hzp_rope_args rope;
     struct hzp_rmsnorm_args norm;
     struct hzp_codes_args codes;
@@ -214,6 +217,16 @@ static void normal(const struct hzp_item *item, union args *ret)
         break;
     case HZP_OP_rope:
         HOLE(&ret->rope.kv, type, offsetof(struct hzp_kv, k_scale));
+        TAIL(&ret->rope, plus_one);
+        break;
+    case HZP_OP_embed:
+        TAIL(&ret->embed, first);
+        break;
+    case HZP_OP_fill:
+        TAIL(&ret->fill, value);
+        break;
+    case HZP_OP_swiglu:
+        TAIL(&ret->swiglu, gelu);
         break;
     case HZP_OP_rmsnorm:
         TAIL(&ret->norm, centred);
