@@ -30,7 +30,7 @@ enum {
     SEGS = 12,
     ROWS = 64,
     MICRO = 40,
-    ITEMS = 2048,
+    ITEMS = 4096,
     ROOM = 24
 };
 
