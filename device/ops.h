@@ -556,8 +556,8 @@ struct hzp_adamw_args {
                            * mu(t)) with its mu(t); both 0: AdamW */
 };
 
-/* What is element by element in Muon (Jordan 2024, by the form of torch.optim.Muon).  Between the
- * two, x becomes its orthogonal factor by products and casts (nanobatch/model/update.h).
+/* The two elementwise passes of Muon (Jordan 2024, by the form of torch.optim.Muon), before and
+ * after x becomes its orthogonal factor by products and casts (nanobatch/model/update.h).
  * g, and p with its residual, as in adamw.  from absent, before:
  *   m = momentum m + (1 - momentum) g;  x = momentum m + (1 - momentum) g
  * from present, after, when grad and m are absent:

@@ -53,7 +53,7 @@ struct hzp_family {
     int32_t window_every; /* each n-th layer has no window, the others have; 0: all have */
     bool norm_after, no_norm_before, norm_plus_one, qk_norm_full; /* as in weights/config.h */
     bool norm_centred, parallel, sinks;
-    bool full_first;    /* of each window_every layers not the last, but the first has no window */
+    bool full_first;    /* of window_every layers the first has no window, not the last */
     bool layer_thetas;  /* layer_rope_theta: each layer's, or 0: it does not rotate */
     bool window_rope;   /* layers without a window do not rotate (Cohere 2) */
     double logit_scale; /* what logits are multiplied by if the file has no number; 0: it is 1 */

@@ -136,6 +136,8 @@ static int read_lines(const struct hzp_options *options, FILE *file, json_t *bod
         if (r < 0)
             hzp_fail(reterr, r, "%.200s:%lld: %s", path, (long long)at, err.text);
     }
+    if (r >= 0 && !json_array_size(json_object_get(body, "answers")))
+        return hzp_fail(reterr, HZP_EFORMAT, "--data: %.200s has no prompts", path);
     return r;
 }
 
@@ -435,6 +437,7 @@ static int make_own_body(const struct hzp_options *options, json_t *body,
                               "no reward given; name one behind the model, or in each line");
     if (json_is_false(json_object_get(body, "train")) ||
         hzp_given_word(json_object_get(body, "reward"), "type", "client") ||
+        hzp_given_word(json_object_get(body, "environment"), "type", "client") ||
         hzp_given_word(body, "advantage", "client") || hzp_given_word(body, "reference", "client"))
         return hzp_wrong(reterr, "--extra-body",
                          "and REWARD may not ask for \"train\": false, or for what a client gives: "
@@ -521,12 +524,20 @@ static int save(void *ctx, const struct hzp_border *border)
                                      a->source_dir, w->copy, w->err);
 }
 
+/* A job that was interrupted does not go on: the next one has the updates that are missing. */
+static int refuse(const void *ctx, const json_t *body, struct hzp_rollout_spec *ret,
+                  struct hzp_err_text *reterr)
+{
+    return hzp_fail(reterr, HZP_EUNSUP, "the command goes on with a job of its own");
+}
+
 /* The job with the updates that are missing.  The exit status, or a negative error. */
 static int run_own(struct follow *f, json_t *body, struct hzp_err_text *reterr)
 {
     char path[PATH_MAX];
     struct hzp_state_stats stats;
     int64_t done = catch_up(f->engine), wanted = (int64_t)number_of(body, "updates");
+    hzp_rollouts_resume(f->engine->rollouts, refuse, NULL);
     if (done >= wanted)
         return 0;
     json_object_set_new(body, "updates", json_integer(wanted - done));

@@ -14,8 +14,8 @@ int hzp_settings_device(const struct hzp_device_settings *settings, int ordinal,
     HZP_TRY(hzp_device_open(&config, ret, reterr));
     if (!config.same_rows || hzp_device_same_rows(*ret))
         return HZP_OK;
-    hzp_fail_param(reterr, HZP_EUNSUP, "same-arithmetic",
-                   "--same-arithmetic: on %s products are rounded as their shapes require",
+    hzp_fail_param(reterr, HZP_EUNSUP, "--same-arithmetic",
+                   "--same-arithmetic: %s chooses kernels by the number of rows; only CPUs have it",
                    hzp_device_backend(*ret));
     hzp_device_close(*ret);
     *ret = NULL;

@@ -176,8 +176,9 @@ static int read_teach(struct hzp_parse *p, json_t *object, int32_t added, bool a
     return !asked ? HZP_OK
                   : hzp_parse_bad(p, teach_field, "cannot be sdft: %s",
                                   !copy || r >= 0
-                                      ? "it is of one answer to a prompt or a user's message, or "
-                                        "of a text, with the same tokens behind a longer prompt"
+                                      ? "that takes one answer, as a text, to a prompt or a "
+                                        "user's message, or one text, whose tokens are the "
+                                        "same behind a longer prompt"
                                   : why ? why + 2
                                         : err.text);
 }

@@ -10,6 +10,7 @@
 #include "weights/model_dir.h"
 
 #include <fcntl.h>
+#include <sys/statvfs.h>
 
 enum {
     RECORDS_MAX = 4096, /* as many as the store keeps */
@@ -343,12 +344,26 @@ static void try_writing(struct hzp_state *s)
     keep_texts(s);
 }
 
+/* Some file systems cannot allocate: what is free tells, if nothing is reserved. */
+static bool allocates(int fd, size_t bytes)
+{
+    struct statvfs disk;
+    int r;
+    do
+        r = fallocate(fd, 0, 0, (off_t)bytes);
+    while (r < 0 && errno == EINTR);
+    if (r == 0 || errno != EOPNOTSUPP || fstatvfs(fd, &disk) < 0)
+        return r == 0;
+    errno = ENOSPC;
+    return disk.f_bavail * disk.f_frsize >= bytes;
+}
+
 int hzp_state_has_room(const struct hzp_state *s, size_t bytes, struct hzp_err_text *reterr)
 {
     char path[PATH_MAX];
     snprintf(path, sizeof(path), "%s/.room", s->dir);
     int fd = open(path, O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
-    bool room = fd >= 0 && (fallocate(fd, 0, 0, (off_t)bytes) == 0 || errno == EOPNOTSUPP);
+    bool room = fd >= 0 && allocates(fd, bytes);
     int error = errno;
     if (fd >= 0)
         close(fd);

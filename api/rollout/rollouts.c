@@ -109,14 +109,36 @@ static json_t *show(const struct hzp_rollout_job *job, bool whole)
     return ret;
 }
 
+/* Of a job as it is shown; 0: none. */
+static uint64_t id_of(const json_t *shown)
+{
+    const char *name = json_string_value(json_object_get(shown, "id"));
+    uint64_t id;
+    return name && sscanf(name, "rollout-%" SCNu64, &id) == 1 ? id : 0;
+}
+
 static json_t *show_all(const struct hzp_rollouts *r)
 {
     json_t *ret = json_array(), *past;
     size_t i;
     for (int32_t j = r->jobs - 1; j >= 0; j--)
         json_array_append_new(ret, show(r->job[j], false));
-    json_array_foreach(r->past, i, past) json_array_append_new(ret, json_deep_copy(past));
+    json_array_foreach(r->past, i, past)
+    {
+        bool again = false; /* it goes on, and is not taken from the list yet */
+        for (int32_t j = 0; j < r->jobs; j++)
+            again |= id_of(past) == r->job[j]->id;
+        if (!again)
+            json_array_append_new(ret, json_deep_copy(past));
+    }
     return ret;
+}
+
+/* Whether the next server is to go on with a job that is shown so. */
+static bool is_open(const json_t *shown)
+{
+    const char *status = json_string_value(json_object_get(shown, "status"));
+    return status && hzp_among("queued running", status);
 }
 
 void hzp_rollouts_keep(const struct hzp_rollouts *r)
@@ -125,8 +147,9 @@ void hzp_rollouts_keep(const struct hzp_rollouts *r)
     if (!r->config.state)
         return;
     json_auto_t *all = show_all(r);
-    while (json_array_size(all) > HZP_ROLLOUTS_KEPT)
-        json_array_remove(all, json_array_size(all) - 1);
+    for (size_t i = json_array_size(all); i-- > 0 && json_array_size(all) > HZP_ROLLOUTS_KEPT;)
+        if (!is_open(json_array_get(all, i)))
+            json_array_remove(all, i);
     HZP_FREED char *text = json_dumps(all, JSON_COMPACT);
     if (hzp_state_put_note(r->config.state, list_note, text, &err) < 0)
         hzp_log(HZP_LOG_WARN, "state", "the list of rollouts is not kept: %s", err.text);
@@ -136,7 +159,6 @@ static void restore(struct hzp_rollouts *r)
 {
     json_t *job;
     size_t i;
-    uint64_t id;
     HZP_FREED char *text = r->config.state ? hzp_state_note(r->config.state, list_note) : NULL;
     r->past = text ? json_loads(text, 0, NULL) : NULL;
     if (!json_is_array(r->past)) {
@@ -145,9 +167,8 @@ static void restore(struct hzp_rollouts *r)
     }
     json_array_foreach(r->past, i, job)
     {
-        const char *name = json_string_value(json_object_get(job, "id"));
-        if (name && sscanf(name, "rollout-%" SCNu64, &id) == 1)
-            r->last_id = HZP_MAX(r->last_id, id);
+        uint64_t id = id_of(job);
+        r->last_id = HZP_MAX(r->last_id, id);
     }
 }
 
@@ -372,8 +393,7 @@ static bool resume(struct hzp_rollouts *r, json_t *past, hzp_rollout_reader *rea
 {
     struct hzp_err_text err = {.text = ""};
     struct hzp_rollout_spec spec = {.prompts = 0};
-    uint64_t id = 0;
-    sscanf(json_string_value(json_object_get(past, "id")), "rollout-%" SCNu64, &id);
+    uint64_t id = id_of(past);
     json_auto_t *body = hzp_rollout_body(r, id);
     int code = body ? read(ctx, body, &spec, &err) : HZP_ENOENT;
     if (code >= 0)
@@ -383,6 +403,7 @@ static bool resume(struct hzp_rollouts *r, json_t *past, hzp_rollout_reader *rea
         return true;
     if (body)
         hzp_rollout_forget(r, id);
+    HZP_LOCKED(&r->lock);
     json_object_set_new(past, "status", json_string("failed"));
     json_object_set_new(past, "reason",
                         json_sprintf("the server stopped while it ran: what it had committed is "
@@ -396,10 +417,12 @@ void hzp_rollouts_resume(struct hzp_rollouts *r, hzp_rollout_reader *read, const
 {
     for (size_t i = json_array_size(r->past); i-- > 0;) { /* the oldest first */
         json_t *past = json_array_get(r->past, i);
-        const char *status = json_string_value(json_object_get(past, "status"));
-        if (status && hzp_among("queued running", status) && resume(r, past, read, ctx))
+        if (is_open(past) && resume(r, past, read, ctx)) {
+            HZP_LOCKED(&r->lock);
             json_array_remove(r->past, i);
+        }
     }
+    HZP_LOCKED(&r->lock);
     hzp_rollouts_keep(r);
 }
 

@@ -142,6 +142,7 @@ static bool restore(struct hzp_rollout_job *job, const json_t *kept, int64_t fir
         *count[i] = json_integer_value(json_array_get(counts, i));
     for (i = 0; good && i < json_array_size(curve); i++)
         good = unpack_point(json_array_get(curve, i), &job->point[job->done++]);
+    json_array_foreach(open, i, number) good = good && json_integer_value(number) > 0;
     json_array_foreach(open, i, number) if (good)
         hzp_rollout_table_again(&job->table, json_integer_value(number));
     job->created_s = created;

@@ -65,16 +65,15 @@ static void free_slot(struct hzp_rollouts *r, struct hzp_rollout_job *job, int32
             if (*request_of(&slot->answer[m], i))
                 atomic_store(&(*request_of(&slot->answer[m], i))->cancel, true);
     hzp_loop_poke(r->config.loop);
+    for (int32_t m = 0; m < job->spec.n; m++) /* others look meanwhile: nothing is freed before */
+        for (int i = 0; i < REQUESTS; i++)
+            while (*request_of(&slot->answer[m], i) &&
+                   !hzp_request_final(*request_of(&slot->answer[m], i)))
+                pause_for(r, look_ns);
     for (int32_t m = 0; m < job->spec.n; m++) {
         struct hzp_rollout_answer *a = &slot->answer[m];
-        a->awaits = false;
-        for (int i = 0; i < REQUESTS; i++) {
-            struct hzp_request *rq = *request_of(a, i);
-            while (rq && !hzp_request_final(rq))
-                pause_for(r, look_ns);
-            hzp_request_destroy(rq);
-            *request_of(a, i) = NULL;
-        }
+        for (int i = 0; i < REQUESTS; i++)
+            hzp_request_destroy(*request_of(a, i));
         free(a->reference);
         json_decref(a->text);
         json_decref(a->said);
@@ -523,6 +522,7 @@ void *hzp_rollouts_run(void *arg)
         pause_for(r, job ? look_ns : UINT64_MAX);
     }
     while ((job = next_job(r)) != NULL)
-        end_job(r, job, HZP_ROLLOUT_FAILED, stopped);
+        end_job(r, job, job->cancel ? HZP_ROLLOUT_CANCELLED : HZP_ROLLOUT_FAILED,
+                job->cancel ? "" : stopped);
     return NULL;
 }

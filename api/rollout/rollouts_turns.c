@@ -12,7 +12,7 @@
 #include "text/chat/reply.h"
 #include "text/tokenizer/detokenizer.h"
 
-enum { TAIL = 32 /* tokens before a turn that say how it is read */ };
+enum { TAIL = 32 /* tokens before a turn that say how it is read */, BESIDE = 64 /* bytes */ };
 
 int32_t hzp_rollout_written(const struct hzp_request *rq)
 {
@@ -93,7 +93,7 @@ static void end_turn(const struct hzp_rollouts *r, const struct hzp_rollout_spec
     const struct hzp_rollout_turns *turns = &spec->turns;
     bool called, stopped = atomic_load(&a->rq->state) == HZP_REQUEST_STOPPED;
     json_t *message = read_turn(r, turns->tools, a->rq, &called);
-    bool more = stopped && ++a->turns < turns->most && (called || !turns->tools);
+    bool more = stopped && ++a->turns < turns->most && (called || !json_array_size(turns->tools));
     if (!a->said)
         a->said = json_array();
     json_array_append_new(a->said, message);
@@ -165,6 +165,9 @@ int hzp_rollout_give(struct hzp_rollouts *r, struct hzp_rollout_job *job, int32_
             hzp_chat_turn(r->config.chat, &request, calls_of(a), messages, r->ends, &text, reterr));
         HZP_TRY(encode(r, a->rq, &text, &a->given, reterr));
     }
+    /* What the template does not show would be kept, too. */
+    if (json_dumpb(messages, NULL, 0, JSON_COMPACT) > BESIDE * (a->given.n + BESIDE))
+        return hzp_wrong(reterr, "messages", "have more than the model's chat template shows");
     size_t room = (size_t)(job->spec.max_tokens - atomic_load(&a->rq->out_count));
     bool more = a->given.n && a->given.n < room;
     json_auto_t *said = more ? hzp_json_copy(messages) : NULL;
@@ -194,23 +197,25 @@ static void take_line(struct hzp_rollouts *r, struct hzp_rollout_job *job, int64
     }
 }
 
-static void ask(struct hzp_rollouts *r, struct hzp_rollout_job *job, int32_t row)
+/* False: the command takes no further question now. */
+static bool ask(struct hzp_rollouts *r, struct hzp_rollout_job *job, int32_t row)
 {
     struct hzp_rollout_answer *a = hzp_rollout_at(job, row);
     if (a->asked_in && a->asked_in == hzp_judge_round(r->tools))
-        return;
+        return true;
     json_auto_t *question = json_pack("{s:o, s:o, s:s?}", "turn", hzp_rollout_turn(a), "messages",
                                       hzp_rollout_messages(job, row), "answer",
                                       (const char *)prompt_of(job, row)->reference);
     bool asked = hzp_judge_ask(r->tools, a->sample, question, (double)job->spec.turns.seconds);
     a->asked_in = asked ? hzp_judge_round(r->tools) : 0;
+    return asked;
 }
 
 int hzp_rollout_converse(struct hzp_rollouts *r, struct hzp_rollout_job *job,
                          struct hzp_err_text *reterr)
 {
     const struct hzp_rollout_turns *turns = &job->spec.turns;
-    bool client = turns->client;
+    bool client = turns->client, more = true;
     int64_t sample;
     json_t *line;
     while (turns->most && !client && hzp_judge_next(r->tools, &sample, &line)) {
@@ -226,7 +231,7 @@ int hzp_rollout_converse(struct hzp_rollouts *r, struct hzp_rollout_job *job,
         if (a->stage == HZP_TURN_WRITING)
             end_turn(r, &job->spec, a);
         if (a->stage == HZP_TURN_ASKED && !client)
-            ask(r, job, i);
+            more = more && ask(r, job, i);
         else if (a->stage == HZP_TURN_ASKED && hzp_now_ns() > a->deadline_ns)
             a->stage = HZP_TURN_LOST;
         if (a->stage != HZP_TURN_GIVEN)

@@ -38,7 +38,7 @@ def text_of(program, *words):
 
 
 def read_command(program, command):
-    """Examples and sections of `hzpserve COMMAND --help-all`, as options_help.c prints them."""
+    """Examples and sections of `hzpserve COMMAND --help-all`, as make_options.py makes them."""
     lines = text_of(program, command.name, "--help-all")[3:]
     while lines and not lines[0]:
         lines.pop(0)

@@ -108,5 +108,5 @@ struct hzp_update_result {
     int64_t nonfinite;
     double
         elsewhere; /* squares that another rank counts, of vectors that all ranks of slices have */
-    double step;   /* Muon: of the matrix in progress */
+    double step;   /* Muon: the sum of squares of the matrix in progress */
 };

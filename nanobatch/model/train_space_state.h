@@ -61,8 +61,8 @@ struct hzp_train_space {
     size_t copied_floats;
     int32_t *copied_row; /* host-visible: 0, 1, 2, .. */
 
-    /* config.muon: what a matrix becomes orthogonal in: itself twice, the products of its shorter
-     * side twice; [1][elements of the largest] act */
+    /* config.muon: Muon's matrix before and after a Newton-Schulz step, and two squares of its
+     * shorter side; [1][elements of the largest] act */
     struct hzp_mat muon[4];
 
     /* [layers + 1]; the last has only x_in, which of all goes by the place on the path, where the

@@ -6,11 +6,13 @@
 
 The server and its client are those of test_api.py.
 """
+import concurrent.futures
 import pathlib
 import signal
 import sqlite3
 import sys
 import tempfile
+import threading
 import time
 
 import test_api
@@ -67,6 +69,44 @@ def test_each_group_is_learned_once():
         assert sorted(learned) == sorted(4 * UPDATES // 48 * list(wanted)), learned
         with sqlite3.connect(pathlib.Path(state, "samples.db")) as log:
             assert not log.execute("SELECT key FROM meta WHERE key LIKE 'rollout%-%' AND key != 'rollouts-0'").fetchall()
+
+
+def test_more_jobs_than_are_kept():
+    """A job that runs goes on however many newer ones have ended."""
+    with tempfile.TemporaryDirectory(prefix="hzpserve-test-") as state:
+        with Server(*LEARNS, state=state) as server:
+            path = begin(server, reward={"type": "client"})
+            for _ in range(17):
+                other = begin(server, reward={"type": "client"})
+                assert server.post(other, "", method="DELETE")[0] == 200
+            server.process.kill()
+            server.process.wait(test_api.HANG)
+        with Server(*LEARNS, state=state) as server:
+            until(lambda: look(server, path)["status"] == "running")
+
+
+def test_looked_at_while_it_ends():
+    """The counts of a job are read while it is cancelled and its answers are freed."""
+    stop = threading.Event()
+
+    def scrape(server):
+        while not stop.is_set():
+            server.get("/metrics")
+
+    words = {"type": "model", "template": "{text} Is it good?", "words": [" Yes", " No"]}
+    with Server(*LEARNS) as server, concurrent.futures.ThreadPoolExecutor(3) as threads:
+        scraping = [threads.submit(scrape, server) for _ in range(3)]
+        try:
+            for i in range(12):
+                path = begin(server, prompts=["Tom lives in"] * 64, n=16, batch=16, max_tokens=8, train=False, updates=None,
+                             reward=words)
+                time.sleep(0.03 + 0.015 * i)
+                server.post(path, "", method="DELETE")
+                until(lambda: look(server, path)["status"] not in ("queued", "running"))
+        finally:
+            stop.set()
+        for one in scraping:
+            one.result()
 
 
 def test_what_does_not_go_on():

@@ -51,8 +51,12 @@ static size_t behind(const struct hzp_textbuf *text, const struct hzp_textbuf *a
 {
     size_t from = 0, first = SIZE_MAX, ret = SIZE_MAX, same = 0, i;
     const json_t *end;
-    for (size_t at; (at = place(text, from, MARK, strlen(MARK))) != SIZE_MAX;)
-        from = at + strlen(MARK);
+    /* as often as without the messages behind it, which may say the same */
+    for (size_t seen = 0, at = 0, n = strlen(MARK);
+         (seen = place(alone, seen, MARK, n)) != SIZE_MAX &&
+         (at = place(text, from, MARK, n)) != SIZE_MAX;
+         seen += n)
+        from = at + n;
     json_array_foreach(ends, i, end)
     {
         size_t bytes = json_string_length(end);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* train/learner/collectives_update.c - an update of several ranks, and its tail: the audit of the
- * draft. */
+/* train/learner/collectives_update.c - an update of several ranks, its tail, which is the
+ * audit of the draft, and the restoring of an older version. */
 #include "base/thread.h"
 #include "nanobatch/model/ride.h"
 #include "train/learner/collectives_state.h"
@@ -324,8 +324,9 @@ bool hzp_collectives_whole(const struct hzp_collectives *x)
     return x->audit.compared;
 }
 
-/* an older version, and the optimizer's state that belongs to
- * it, on all ranks: rank 0 sends whole units, each rank keeps its part of them. */
+/* --- An older version ----------------------------------------------------------------------------
+ * It and the optimizer's state that belongs to it come to all ranks: rank 0 sends whole units, each
+ * rank keeps its part of them. */
 
 size_t hzp_collectives_fill_elements(const struct hzp_collectives *x)
 {
@@ -376,7 +377,7 @@ void hzp_collectives_keep(struct hzp_collectives *x, const struct hzp_work *work
     }
 }
 
-/* Copies of the parameters are numbered as in collectives_update.c. */
+/* Copies of the parameters are numbered as in result_of_copy. */
 static uint64_t weights_of_copy(const struct hzp_collectives *x, int32_t copy)
 {
     const struct hzp_groups *g = &x->config.shards.groups;

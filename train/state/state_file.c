@@ -91,7 +91,9 @@ static int compare_recipe(const struct hzp_recipe *recipe, const struct hzp_safe
         then = then ? then : fields[i].absent;
         /* Muon leaves second moments of matrices behind that are none for AdamW. */
         bool muon = fields[i].word == optimizers && then && !strcmp(then, optimizers[HZP_MUON]);
-        if (!all && fields[i].type != MOMENTS && !muon)
+        bool idle = fields[i].offset == offsetof(struct hzp_recipe, momentum) &&
+                    recipe->optimizer != HZP_MUON; /* no other optimizer has one */
+        if (idle || (!all && fields[i].type != MOMENTS && !muon))
             continue;
         if (!then || strcmp(then, now))
             return hzp_fail_param(reterr, HZP_EINVAL, fields[i].name,
@@ -212,7 +214,7 @@ int hzp_state_file_write(const struct hzp_state_source *source,
     return r;
 }
 
-/* opening, checking and reading. */
+/* --- Reading ---------------------------------------------------------------------------------- */
 
 struct hzp_state_file {
     struct hzp_safetensors *st;

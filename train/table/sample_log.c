@@ -7,9 +7,14 @@
 
 enum {
     APPLICATION_ID = 0x485a5053, /* "HZPS": the application id that SQLite stores in the file */
-    SCHEMA_VERSION = 9,          /* the last one of sample_log.sql */
     BODY_KEPT_MS = 86400000,     /* how long a body's key is known: a day */
 };
+
+/* The version that sample_log.sql makes. */
+static int newest_schema(void)
+{
+    return hzp_log_schemas[hzp_log_schema_count - 1].version;
+}
 
 #define NEWEST_CHECKPOINT "(SELECT name FROM checkpoints ORDER BY id DESC LIMIT 1)"
 
@@ -254,7 +259,7 @@ static int make_tables(struct hzp_sample_log *log, int64_t from, const char *fin
         HZP_TRY(hzp_sample_log_change(log, "INSERT INTO meta VALUES ('fingerprint', ?1)", what,
                                       reterr, "t", fingerprint));
     sqlite3_snprintf(sizeof(pragma), pragma, "PRAGMA application_id=%d; PRAGMA user_version=%d",
-                     APPLICATION_ID, SCHEMA_VERSION);
+                     APPLICATION_ID, newest_schema());
     HZP_TRY(hzp_sample_log_exec(log, pragma, what, reterr));
     return hzp_sample_log_exec(log, "COMMIT", what, reterr);
 }
@@ -265,10 +270,10 @@ static int check_contents(struct hzp_sample_log *log, const char *fingerprint,
     int64_t schema_version = 0, count = 0, before = 0;
     char text[512];
     HZP_TRY(hzp_sample_log_number(log, "PRAGMA user_version", &schema_version, reterr));
-    if (schema_version < 1 || schema_version > SCHEMA_VERSION)
+    if (schema_version < 1 || schema_version > newest_schema())
         return hzp_fail(reterr, HZP_EUNSUP,
                         "%s: the sample log has schema version %lld, this program reads up to %d",
-                        log->path, (long long)schema_version, SCHEMA_VERSION);
+                        log->path, (long long)schema_version, newest_schema());
     HZP_TRY(hzp_sample_log_text(log, "PRAGMA quick_check(1)", text, sizeof(text), reterr));
     if (strcmp(text, "ok"))
         return hzp_fail(reterr, HZP_EFORMAT, "%s: the sample log is damaged (%s)", log->path, text);
@@ -278,7 +283,7 @@ static int check_contents(struct hzp_sample_log *log, const char *fingerprint,
         return hzp_fail(reterr, HZP_EINVAL,
                         "%s: the sample log belongs to another model (%s, this one is %s)",
                         log->path, text[0] ? text : "none named", fingerprint);
-    if (schema_version < SCHEMA_VERSION)
+    if (schema_version < newest_schema())
         HZP_TRY(make_tables(log, schema_version, NULL, reterr));
     HZP_TRY(
         hzp_sample_log_number(log, "SELECT max(sequence_number) FROM samples", &log->last, reterr));

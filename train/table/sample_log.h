@@ -181,7 +181,7 @@ int hzp_sample_log_resume(struct hzp_sample_log *log, uint64_t ids_used,
 /* Writes what resume could not write; makes the file of a log that is in memory. */
 int hzp_sample_log_mark(struct hzp_sample_log *log, struct hzp_err_text *reterr);
 
-/* --- sample_log_lessons.c --------------------------------------------------------------------
+/* --- Sessions: sample_log_lessons.c ----------------------------------------------------------
  * Names under which clients teach, each with the newest sample that it taught.  The log keeps
  * HZP_SESSIONS_MAX of them; the one whose newest sample is the oldest makes room. */
 

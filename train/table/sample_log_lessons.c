@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* train/table/sample_log_lessons.c - which samples were taught together. */
+/* train/table/sample_log_lessons.c - which samples were taught together, in which sessions,
+ * and the notes of the log. */
 #include "train/table/sample_log_state.h"
 
 int hzp_sample_log_put_lesson(struct hzp_sample_log *log, int64_t first, int64_t last,
@@ -92,7 +93,7 @@ int32_t hzp_sample_log_read_range(struct hzp_sample_log *log, int64_t first, int
     return r < 0 ? r : n;
 }
 
-/* who taught what: sessions in the log. */
+/* --- Sessions: who taught what ---------------------------------------------------------------- */
 
 static const char noting[] = "noting a session";
 

@@ -74,7 +74,7 @@ int hzp_field_word(const struct hzp_field *field, const char *text, struct hzp_e
 {
     char quoted[64];
     snprintf(quoted, sizeof(quoted), "\"%.60s\"", text);
-    if (!field->words || (!strchr(text, '"') && strstr(field->words, quoted)))
+    if (!field->words || (!strpbrk(text, "\", ") && strstr(field->words, quoted)))
         return HZP_OK;
     return hzp_wrong(reterr, field->name, "must be %s, not \"%.40s\"", field->words, text);
 }

@@ -38,7 +38,7 @@ struct entry {
     uint64_t since_ns, deadline_ns, whole_ns; /* whole: of BODY; deadline 0: none */
     uint64_t left_ns;        /* when the client was first seen to have closed; 0: it has not */
     uint64_t acked;          /* bytes of answers that the client had received at the last look */
-    void (*left)(void *ctx); /* watched: NULL: not */
+    void (*left)(void *ctx); /* hzp_door_watch's; NULL: the connection is not watched */
     void *ctx;
     uint32_t turn; /* distinguishes this watch from earlier ones of the same number */
 };
@@ -66,8 +66,8 @@ struct hzp_door {
     struct hzp_door_stats stats;
 };
 
-/* What an event is of, besides these: a lingerer, by its descriptor, or a watch, whose turn stands
- * above that. */
+/* An event's number says what it is of: one of these two; a lingerer, by its descriptor; or a
+ * watch, by its turn in the upper 32 bits and its descriptor in the lower. */
 static const uint64_t LISTENING = UINT64_MAX - 1, STOP = UINT64_MAX;
 
 /* ---- addresses ---- */
