@@ -369,11 +369,14 @@ static int add(struct hzp_rollouts *r, struct hzp_rollout_spec *spec, uint64_t i
                                                                   .keep = !job->spec.train});
         job->point = hzp_xcalloc((size_t)job->spec.updates, sizeof(*job->point));
         job->created_s = hzp_unix_ms() / 1000;
+        job->outlives = job->spec.train && job->spec.body && !hzp_rollout_holds(&job->spec);
         hzp_lock_take(&r->lock);
         code = id ? hzp_rollout_restore(r, job, reterr) : HZP_OK;
         if (code >= 0)
             code = enqueue(r, job, reterr);
         *ret_id = job->id;
+        json_decref(job->spec.body); /* the log has it */
+        job->spec.body = NULL;
         hzp_lock_release(&r->lock);
         hzp_wake_poke(&r->wake);
     }
@@ -449,7 +452,7 @@ int hzp_rollouts_cancel(struct hzp_rollouts *r, uint64_t id, struct hzp_err_text
             hzp_rollout_free_prompts(&job->spec);
         }
         hzp_rollouts_keep(r);
-        if (!job->slot && hzp_rollout_outlives(job))
+        if (!job->slot && job->outlives)
             hzp_rollout_forget(r, job->id);
     }
     hzp_lock_release(&r->lock);

@@ -12,11 +12,6 @@
 
 static const char body_note[] = "rollout_body-", job_note[] = "rollout-";
 
-bool hzp_rollout_outlives(const struct hzp_rollout_job *job)
-{
-    return job->spec.train && job->spec.body && !hzp_rollout_holds(&job->spec);
-}
-
 enum { COUNTS = 12 };
 static void counts_of(struct hzp_rollout_job *job, int64_t *ret[COUNTS])
 {
@@ -98,7 +93,7 @@ const char *hzp_rollout_note(const struct hzp_rollout_job *job, char ret[HZP_ROL
 int hzp_rollout_keep(struct hzp_rollouts *r, struct hzp_rollout_job *job, bool body,
                      struct hzp_err_text *reterr)
 {
-    if (!hzp_rollout_outlives(job))
+    if (!job->outlives)
         return HZP_OK;
     HZP_FREED char *kept = hzp_rollout_kept(job);
     HZP_FREED char *text = body ? hzp_json_dumps(job->spec.body, JSON_COMPACT) : NULL;

@@ -103,13 +103,13 @@ static void end_job(struct hzp_rollouts *r, struct hzp_rollout_job *job,
     job->slot = NULL;
     r->running = 0;
     job->status = status;
-    job->goes_on = why == stopped && hzp_rollout_outlives(job);
+    job->goes_on = why == stopped && job->outlives;
     snprintf(job->why, sizeof(job->why), "%s", job->goes_on ? "" : why);
     hzp_log(HZP_LOG_INFO, "train", "rollouts id=%" PRIu64 " %s updates=%d reward=%.3f%s%s", job->id,
             job->goes_on ? "waits for the next start" : hzp_rollout_status_name(status), job->done,
             reward, *job->why ? ": " : "", job->why);
     hzp_rollouts_keep(r);
-    if (!job->goes_on && hzp_rollout_outlives(job)) /* when the list says how it has ended */
+    if (!job->goes_on && job->outlives) /* when the list says how it has ended */
         hzp_rollout_forget(r, job->id);
 }
 
@@ -366,7 +366,7 @@ static int commit(struct hzp_rollouts *r, struct hzp_rollout_job *job, struct hz
     int32_t count = job->next.samples = make_samples(r, job, group, groups, sample);
     snprintf(session, sizeof(session), "rollout-%" PRIu64, job->id);
     job->committed += count; /* as what is kept of it says, if they are */
-    bool outlives = hzp_rollout_outlives(job);
+    bool outlives = job->outlives;
     HZP_FREED char *kept = outlives ? hzp_rollout_kept(job) : NULL;
     struct hzp_body_key key = {.session = session, .note_text = kept};
     if (outlives)

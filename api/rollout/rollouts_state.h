@@ -75,7 +75,8 @@ struct hzp_rollout_job {
     struct hzp_rollout_spec spec; /* fixed, but for its prompts, which go when the job ends */
     enum hzp_rollout_status status;
     bool cancel;
-    bool goes_on; /* it has ended here, and the next server goes on with it */
+    bool outlives; /* the next server goes on with it, when this one stops */
+    bool goes_on;  /* it has ended here, and the next server goes on with it */
     char why[256];
     struct hzp_rollout_table table;
     struct hzp_rollout_slot *slot; /* [table.room]; NULL: it does not run */
@@ -203,8 +204,6 @@ void hzp_rollouts_renew(struct hzp_rollouts *r);
 /* ---- what is kept ---- */
 
 enum { HZP_ROLLOUT_NOTE = 64 };
-/* Whether the next server goes on with the job, when this one stops. */
-bool hzp_rollout_outlives(const struct hzp_rollout_job *job);
 /* The note that says where it is: its text, owned by the caller, and its name. */
 char *hzp_rollout_kept(struct hzp_rollout_job *job);
 const char *hzp_rollout_note(const struct hzp_rollout_job *job, char ret[HZP_ROLLOUT_NOTE]);
