@@ -259,11 +259,15 @@ def test_train_without_a_server():
         done = train(*words, "--total-steps", str(last))
         steps = [json.loads(line)["optimizer_step"] for line in log.open()]
         assert done.returncode == 0 and steps[-1] == last and (other / "model.safetensors").exists(), (done, steps)
+        with sqlite3.connect(other / "state" / "samples.db") as log:  # a server goes on with none of its jobs
+            assert not log.execute("SELECT key FROM meta WHERE key LIKE 'rollout_body-%'").fetchall()
+            assert "running" not in log.execute("SELECT value FROM meta WHERE key = 'rollouts-0'").fetchone()[0]
         good = ["--algo", "grpo", "--out", f"{there}/none"]
         for wrong, says in [(["--resume"], "--resume"), (["--eval", "x"], "--eval"), (["--epochs", "2"], "--epochs"),
                             (["--ranks", "2"], "--ranks"), (["--too-long", "cut"], "--too-long"),
                             (["json"], ":1: its reward"), (["none=1"], "is no reward"),
-                            (["--extra-body", '{"reference": "client"}'], "needs a server"), (["--algo", "ppo"], "--algo"),
+                            (["--extra-body", '{"reference": "client"}'], "needs a server"),
+                            (["--extra-body", '{"environment": {"type": "client"}}'], "needs a server"), (["--algo", "ppo"], "--algo"),
                             (["--extra-body", '{"reward": {"type": "exact"}}'], "answers"),
                             (["--algo", "none", "--n", "4"], "--n"),
                             (["--extra-body", '{"batc": 1}'], "batc"), (["--update-tokens", "9"], "--update-tokens"),
