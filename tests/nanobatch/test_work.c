@@ -163,7 +163,7 @@ static void an_update_is_read(void **state)
     struct world w;
     struct hzp_work got,
         sent = {.kind = HZP_WORK_UPDATE,
-                .hyper = {0.1f, 0.9f, 0.95f, 1e-8f, 0.2f, 1, 0.01f, 7, 0.8f, 0.6f}};
+                .hyper = {0.1f, 0.9f, 0.95f, 1e-8f, 0.2f, 1, 0.01f, 7, 0.8f, 0.6f, 0.95f}};
     (void)state;
     open_world(&w);
     w.bytes = hzp_work_write(&sent, NULL, w.data);
