@@ -163,7 +163,7 @@ static void an_update_is_read(void **state)
     struct world w;
     struct hzp_work got,
         sent = {.kind = HZP_WORK_UPDATE,
-                .hyper = {0.1f, 0.9f, 0.95f, 1e-8f, 0.2f, 1, 0.01f, 7, 0.8f, 0.6f, 0.95f}};
+                .hyper = {0.1f, 0.9f, 0.95f, 1e-8f, 0.2f, 1, 0.01f, 7, 0.8f, 0.6f, 0}};
     (void)state;
     open_world(&w);
     w.bytes = hzp_work_write(&sent, NULL, w.data);
@@ -171,6 +171,10 @@ static void an_update_is_read(void **state)
     assert_int_equal(got.kind, HZP_WORK_UPDATE);
     assert_false(got.saves);
     assert_memory_equal(&got.hyper, &sent.hyper, sizeof(got.hyper));
+    sent.hyper.momentum = 0.95f; /* Muon has one rank */
+    w.bytes = hzp_work_write(&sent, NULL, w.data);
+    assert_int_equal(read_it(&w, &got), HZP_EFORMAT);
+    sent.hyper.momentum = 0;
     sent.saves = true;
     w.bytes = hzp_work_write(&sent, NULL, w.data);
     assert_int_equal(read_it(&w, &got), 0);
