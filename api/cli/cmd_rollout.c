@@ -39,9 +39,9 @@ static const struct timespec look_pause = {.tv_nsec = 300000000};
 struct follow {
     const struct hzp_options *options;
     struct hzp_http_host server;
-    struct hzp_engine *engine; /* of this process; NULL: the server's */
+    struct hzp_engine *engine; /* this process's own; NULL: it asks a server */
     uint64_t number;           /* with it: the job's */
-    FILE *log;                 /* of the curve; NULL: none */
+    FILE *log;                 /* receives the curve; NULL: none */
     char id[64], back[64];     /* back: what undo takes to go back; "": not known */
     bool own, cancelled;       /* this command has posted it, and has cancelled it */
     size_t shown;              /* points of the curve */

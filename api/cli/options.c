@@ -10,8 +10,8 @@
 #include <glob.h>
 #include <sys/stat.h>
 
-/* Looks beside the program: ../share/hzpserve/models/world of an installation, or ../models/world
- * of a build folder in the source tree.  False: in neither place is a config.json. */
+/* Looks beside the program: an installation has ../share/hzpserve/models/world, a build folder in
+ * the source tree ../models/world.  False: in neither place is a config.json. */
 static bool bundled_model(char *ret_dir, size_t size)
 {
     static const char *const place[] = {"../share/hzpserve/models/world", "../models/world"};

@@ -100,14 +100,14 @@ struct hzp_sample **hzp_example_reader_take_asks(struct hzp_example_reader *read
                                                  int32_t *ret_count);
 /* Whether examples are among them that the engine computes before they are accepted. */
 bool hzp_example_reader_refers(const struct hzp_example_reader *reader);
-/* Has these computed by the version that serves, as prompts of the server's own behind the requests
- * of clients: of a pair each answer, whose log-probabilities become how.reference; of an example
- * with a teacher the answer behind itself and the prompt.  Each of its tokens to which the teacher
- * gives at least half gets the 20 likeliest tokens there, and the rest, as soft targets; the other
- * ones are learned plainly.  It waits.  HZP_ECANCELED: the server stops; errors of
- * hzp_scheduler_submit. */
 struct hzp_scheduler;
 struct hzp_loop;
+/* Has these computed by the version that serves, as prompts of the server's own behind the
+ * requests of clients.  A pair has both answers computed, whose log-probabilities become
+ * how.reference; an example with a teacher has its answer computed behind a text of the answer
+ * and the prompt.  Each of its tokens to which the teacher gives at least half gets the 20
+ * likeliest tokens there, and the rest, as soft targets; the other ones are learned plainly.  It
+ * waits.  HZP_ECANCELED: the server stops; errors of hzp_scheduler_submit. */
 int hzp_example_reader_refer(struct hzp_example_reader *reader, struct hzp_scheduler *scheduler,
                              struct hzp_loop *loop, struct hzp_err_text *reterr);
 /* Then, where the first example has the number `first`: a new list of {"example", "message"} for

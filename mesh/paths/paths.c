@@ -355,7 +355,7 @@ int hzp_paths_simulate(const struct hzp_paths_problem *p, const struct hzp_paths
 
 /* ---- finding orders ---- */
 
-/* Whether all can still end if m begins its next forward: one after another finds room on the rest
+/* Whether all can still end if m begins its next forward: each in turn finds room on what is left
  * of its path and gives back what it holds (Dijkstra's banker).  Paths in order always can. */
 static bool safe(const struct run *r, int m)
 {

@@ -774,6 +774,8 @@ def main(names):
     CASES = json.loads(expected.read_text())["cases"] if expected.exists() else []
     EXPECTED = {c["prompt"]: c["text"] for c in CASES if "text" in c}
     tests = {k: v for k, v in names.items() if k.startswith("test_") and callable(v)}
+    if set(chosen) - set(tests):
+        sys.exit(f"there is no test {min(set(chosen) - set(tests))}")
     shared = [t for t in tests.values() if t.__code__.co_argcount]
     own = [t for t in tests.values() if not t.__code__.co_argcount]
     if chosen:

@@ -13,7 +13,6 @@ import re
 import subprocess
 import sys
 import tempfile
-import time
 
 import test_api
 from test_api import EXAMPLES, HANG, Server
@@ -271,15 +270,4 @@ def test_stopped():
             assert current(server)["optimizer_step"] == 64, current(server)
 
 
-def main():
-    test_api.BINARY, test_api.MODEL = sys.argv[1:3]
-    chosen = sys.argv[3:]
-    for name, test in list(globals().items()):
-        if name.startswith("test_") and callable(test) and (not chosen or name in chosen):
-            begin = time.monotonic()
-            test()
-            print(f"ok {name} {time.monotonic() - begin:.2f} s", flush=True)
-    return 0
-
-
-sys.exit(main())
+sys.exit(test_api.main(globals()))

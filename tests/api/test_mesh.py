@@ -182,15 +182,4 @@ def test_strangers():
     del os.environ["HZP_MESH_KEY"]
 
 
-def main():
-    test_api.BINARY, test_api.MODEL = sys.argv[1:3]
-    chosen = sys.argv[3:]
-    for name, test in list(globals().items()):
-        if name.startswith("test_") and callable(test) and (not chosen or name in chosen):
-            begin = time.monotonic()
-            test()
-            print(f"ok {name} {time.monotonic() - begin:.2f} s", flush=True)
-    return 0
-
-
-sys.exit(main())
+sys.exit(test_api.main(globals()))

@@ -170,16 +170,5 @@ def check_learned_once(server, last):
     assert numbers == list(range(1, last + 1)), [(v["id"], v["parent"], v["learned"]) for v in line]
 
 
-def main():
-    test_api.BINARY, test_api.MODEL = sys.argv[1:3]
-    chosen = sys.argv[3:]
-    for name, test in list(globals().items()):
-        if name.startswith("test_") and callable(test) and (not chosen or name in chosen):
-            begun = time.monotonic()
-            test()
-            print(f"ok {name} {time.monotonic() - begun:.2f} s", flush=True)
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(test_api.main(globals()))

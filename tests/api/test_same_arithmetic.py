@@ -10,7 +10,6 @@ import concurrent.futures
 import re
 import subprocess
 import sys
-import time
 
 import test_api
 from test_api import Server
@@ -75,16 +74,5 @@ def test_refused():
         assert done.returncode == 2 and f"{SAME} cannot be used with {name}" in done.stderr, done.stderr
 
 
-def main():
-    test_api.BINARY, test_api.MODEL = sys.argv[1:3]
-    chosen = sys.argv[3:]
-    for name, test in list(globals().items()):
-        if name.startswith("test_") and callable(test) and (not chosen or name in chosen):
-            begun = time.monotonic()
-            test()
-            print(f"ok {name} {time.monotonic() - begun:.2f} s", flush=True)
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(test_api.main(globals()))

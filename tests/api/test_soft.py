@@ -14,7 +14,6 @@ import re
 import subprocess
 import sys
 import tempfile
-import time
 
 import test_api
 from test_api import Server
@@ -230,15 +229,4 @@ def test_what_cannot_be_taught_so():
     assert wrong.returncode == 2 and "--passes teach" in wrong.stderr, wrong
 
 
-def main():
-    test_api.BINARY, test_api.MODEL = sys.argv[1:3]
-    chosen = sys.argv[3:]
-    for name, test in list(globals().items()):
-        if name.startswith("test_") and callable(test) and (not chosen or name in chosen):
-            begun = time.monotonic()
-            test()
-            print(f"ok {name} {time.monotonic() - begun:.2f} s", flush=True)
-    return 0
-
-
-sys.exit(main())
+sys.exit(test_api.main(globals()))

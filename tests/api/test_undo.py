@@ -17,7 +17,6 @@ import sqlite3
 import subprocess
 import sys
 import tempfile
-import time
 
 import test_api
 from test_api import EXAMPLES, HANG, Server
@@ -546,15 +545,4 @@ def test_in_a_chat_by_name():
         assert done.stdout.count("serves, and what else was taught is learned again (") == 1, done
 
 
-def main():
-    test_api.BINARY, test_api.MODEL = sys.argv[1:3]
-    chosen = sys.argv[3:]
-    for name, test in list(globals().items()):
-        if name.startswith("test_") and callable(test) and (not chosen or name in chosen):
-            begin = time.monotonic()
-            test()
-            print(f"ok {name} {time.monotonic() - begin:.2f} s", flush=True)
-    return 0
-
-
-sys.exit(main())
+sys.exit(test_api.main(globals()))

@@ -658,15 +658,4 @@ def test_gate():
             assert done.returncode and says in done.stderr, done
 
 
-def main():
-    test_api.BINARY, test_api.MODEL = sys.argv[1:3]
-    chosen = sys.argv[3:]
-    for name, test in list(globals().items()):
-        if name.startswith("test_") and callable(test) and (not chosen or name in chosen):
-            begin = time.monotonic()
-            test()
-            print(f"ok {name} {time.monotonic() - begin:.2f} s", flush=True)
-    return 0
-
-
-sys.exit(main())
+sys.exit(test_api.main(globals()))

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* mesh/link/local.c - links between ranks of one process.
+/* tests/links/local.c - links between ranks of one process.
  *
  * All ranks share a world.  Each link's transfers wait in its queue; the oldest is its head.
  * When the heads of all members of a group are transfers on that group, the data move, under the

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* mesh/link/sim.c - links on the virtual clock of a simulated device.
+/* tests/links/sim.c - links on the virtual clock of a simulated device.
  *
  * One process stands for all ranks, which do the same at the same time.  Each transfer begins when
  * the wire is free and has its end at post; poll compares that with the clock.

@@ -94,7 +94,7 @@ int hzp_sample_log_checkpoint(struct hzp_sample_log *log, uint64_t id, int64_t l
                               struct hzp_err_text *reterr)
 {
     int r = hzp_sample_log_begin(log, "adding a checkpoint", reterr);
-    if (r >= 0) /* those of checkpoints that the log does not have */
+    if (r >= 0) /* first, passes of checkpoints that the log does not have */
         r = hzp_sample_log_exec(
             log, "DELETE FROM passes WHERE name NOT IN (SELECT name FROM checkpoints)",
             "removing passes", reterr);

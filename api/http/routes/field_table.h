@@ -14,7 +14,7 @@
  * Objects within a field have rows of their own (struct hzp_members), for their members' names.
  *
  * A name that is in no group is refused, or in an open set ignored.  So a field that a parser reads
- * and this table lacks never reaches the parser of a closed set; tests/api/test_fields.py compares
+ * and this table lacks never reaches the parser of a closed set; tests/api/check_fields.py compares
  * the table with the parsers' sources, with what a server accepts, and with docs/API.md.
  *
  * Thread: any; constants.

@@ -41,16 +41,13 @@ static json_t *lesson_json(struct hzp_exchange *x, const struct hzp_logged_lesso
                      "effect", hzp_state_effect(s, lesson->first));
 }
 
-static bool is_wanted(struct hzp_exchange *x, json_t *lesson)
+static bool is_wanted(struct hzp_exchange *x, const struct hzp_logged_lesson *lesson,
+                      int64_t learned_through)
 {
-    static const char *const by[] = {"state", "session"};
-    for (int i = 0; i < HZP_COUNT(by); i++) {
-        const char *asked = hzp_exchange_query(x, by[i]);
-        const char *is = json_string_value(json_object_get(lesson, by[i]));
-        if (asked && (!is || strcmp(is, asked)))
-            return false;
-    }
-    return true;
+    const char *state = hzp_exchange_query(x, "state"), *session = hzp_exchange_query(x, "session");
+    enum hzp_lesson_state is = hzp_lesson_state(x->server->engine->state, lesson, learned_through);
+    return (!state || !strcmp(state, hzp_lesson_state_name(is))) &&
+           (!session || !strcmp(session, lesson->session));
 }
 
 /* A page, and where it ended: next_before goes on, also where few of many lessons are wanted. */
@@ -60,6 +57,8 @@ int hzp_route_lessons(struct hzp_exchange *x, struct hzp_err_text *reterr)
     size_t limit = (size_t)hzp_query_int(x, "limit"); /* at most LIMIT_MAX */
     int64_t before = hzp_query_int(x, "before");
     bool more = true;
+    struct hzp_weights_stats stats;
+    hzp_weights_read_stats(x->server->engine->parts.weights, &stats);
     json_auto_t *list = json_array();
     for (int32_t seen = 0; more && seen < SEEN_MAX && json_array_size(list) < limit;) {
         int32_t n =
@@ -67,10 +66,9 @@ int hzp_route_lessons(struct hzp_exchange *x, struct hzp_err_text *reterr)
         HZP_TRY(n);
         int32_t i = 0;
         for (; i < HZP_MIN(n, LIMIT_MAX) && json_array_size(list) < limit; i++) {
-            json_auto_t *one = lesson_json(x, &lesson[i]);
             before = lesson[i].id;
-            if (is_wanted(x, one))
-                json_array_append(list, one);
+            if (is_wanted(x, &lesson[i], stats.learned_through))
+                json_array_append_new(list, lesson_json(x, &lesson[i]));
         }
         more = i < n;
         seen += i;

@@ -76,7 +76,7 @@ static int add_question(const struct hzp_engine *engine, const struct hzp_verifi
         if (r < 0)
             return hzp_fail_param(reterr, r, "text", "the template with text %zu in it: %s", at,
                                   err.text);
-        hzp_textbuf_fini(&ret->prompt_text[ret->prompts - 1]); /* of use to echo only */
+        hzp_textbuf_fini(&ret->prompt_text[ret->prompts - 1]); /* only echo would need it */
     }
     return HZP_OK;
 }

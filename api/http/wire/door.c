@@ -61,7 +61,7 @@ struct hzp_door {
     /* under lock */
     struct entry *entry; /* [room], by descriptor */
     int room;
-    uint32_t turn; /* of the newest watch, from 1 */
+    uint32_t turn; /* the newest watch's, from 1 */
     struct lingerer lingerer[LINGERERS];
     struct hzp_door_stats stats;
 };
