@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "mesh/peers/stragglers.h"
+#include "mesh/peers/control_state.h"
 
 struct hzp_stragglers_seen {
     struct {

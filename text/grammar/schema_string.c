@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* text/grammar/schema_string.c - strings of a schema: lengths, patterns, formats. */
 #include "base/words.h"
-#include "text/grammar/regex.h"
+#include "text/grammar/regular.h"
 #include "text/grammar/schema_parts.h"
 
 struct format {

@@ -1,17 +1,17 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """Makes metric_rows.c of metrics.json, which has the type and the help of each metric, and of most where their values
-come from (metrics_text.h), while the program is built.
+come from (metrics.h), while the program is built.
 
     make_metrics.py metrics.json metric_rows.c
 
-A source is one of those in metrics_text.h, or an object with one label and for each of its values a source, or
+A source is one of those in metrics.h, or an object with one label and for each of its values a source, or
 {"each": array, "count": its elements, "name": a function's of them}: without a name elements have their numbers.
 """
 import json
 import sys
 
-HEADERS = ["api/http/routes/feedback.h", "api/http/routes/metrics_text.h", "api/http/wire/door.h",
+HEADERS = ["api/http/routes/feedback.h", "api/http/routes/metrics.h", "api/http/wire/door.h",
            "api/http/wire/http.h", "api/learn/outlook.h", "nanobatch/split/split.h", "serve/budget.h", "serve/lookup.h"]
 
 

@@ -2,8 +2,6 @@
 #include "api/http/routes/metrics.h"
 
 #include "api/http/routes/feedback.h"
-#include "api/http/routes/metrics_text.h"
-#include "api/http/routes/replicas_route.h"
 #include "api/http/routes/routes.h"
 #include "api/learn/outlook.h"
 #include "base/file.h"
