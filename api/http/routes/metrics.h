@@ -82,6 +82,7 @@ struct hzp_page {
  * there has a third part if its value is a field of one of the sources below:
  *     "loop.steps"                     as it is; a field whose name ends with _ns in seconds
  *     "trainer.loss?"                  left out while it is not finite
+ *     "a.lost - a.won", "a.sum / a.n"  of two fields; a quotient is left out while n is 0
  *     "sum scheduler.guessed[MAX]"     the sum of an array
  *     {"of": {"model": "trainer.x"}}   one value for each value of the label `of`
  *     {"by": {"each": "split.x", ..}}  one for each element of an array (make_metrics.py) */
@@ -102,6 +103,8 @@ struct hzp_metric_sources {
     const struct hzp_weights_stats *weights;
     const struct hzp_feedback_stats *feedback;
     const struct hzp_trainer_stats *trainer, *gate; /* gate: if there is one */
+    const struct hzp_trials_stats *trials;
+    const struct hzp_server *server;
     const struct hzp_sample_queue_stats *queue;
     const struct hzp_state_stats *state;
     const struct hzp_outlook *outlook;
