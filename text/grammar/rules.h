@@ -100,6 +100,41 @@ struct hzp_rules_point {
 struct hzp_rules_point hzp_rules_here(const struct hzp_rules *rules);
 void hzp_rules_return(struct hzp_rules *rules, struct hzp_rules_point point);
 
+/* ---- sets of nodes, of which automata make their states ----
+ *
+ * A set has all that its nodes reach by nothing.  Those that are kept are numbered from 0. */
+
+enum { HZP_SUBSET_CHAINS = 1 << 12 };
+
+struct hzp_subset {
+    int32_t at, count; /* range of the pool, sorted */
+    int32_t chain;     /* the next of its chain, -1: none */
+};
+
+struct hzp_subsets {
+    const struct hzp_rules *rules;
+    int32_t *mark, stamp; /* [nodes] stamp of the set being made */
+    int32_t *set, count;  /* [nodes] the set being made */
+    struct hzp_subset *subset;
+    int32_t subsets, subsets_room;
+    int32_t *pool, used, pool_room;
+    int32_t chain[HZP_SUBSET_CHAINS], *last; /* last: the chain that was searched last */
+};
+
+void hzp_subsets_init(struct hzp_subsets *s, const struct hzp_rules *rules);
+void hzp_subsets_fini(struct hzp_subsets *s);
+/* None is kept any more. */
+void hzp_subsets_clear(struct hzp_subsets *s);
+/* Begins a set with one node. */
+void hzp_subsets_begin(struct hzp_subsets *s, int32_t node);
+/* Begins a set with what the edges of `of` lead to that take the byte or (rule >= 0) call the rule;
+ * returns how many edges it looked at. */
+int32_t hzp_subsets_after(struct hzp_subsets *s, const struct hzp_subset *of, int byte,
+                          int32_t rule);
+/* Ends the set; returns its number, -1: it is not kept yet.  Then keep gives it the next one. */
+int32_t hzp_subsets_find(struct hzp_subsets *s);
+int32_t hzp_subsets_keep(struct hzp_subsets *s);
+
 enum { HZP_SPECIAL_KEY_BYTES = 4 };
 
 /* The key of a special token: 0xFF and three bytes. */
