@@ -648,7 +648,7 @@ static int finish(struct run *run, struct hzp_err_text *reterr)
 static int run_once(const struct hzp_train_settings *settings,
                     const struct hzp_engine_settings *engine, struct hzp_ranks *ranks)
 {
-    struct run *run = hzp_xcalloc(1, sizeof(*run));
+    HZP_FREED struct run *run = hzp_xcalloc(1, sizeof(*run));
     struct hzp_err_text text = {{0}, {0}};
     run->settings = settings;
     run->engine = engine;
@@ -668,7 +668,6 @@ static int run_once(const struct hzp_train_settings *settings,
     close_run(run);
     bool stopped = r >= 0 && run->stopped;
     free(run->options);
-    free(run);
     bool lost = r < 0 && hzp_ranks_lost(ranks);
     return lost                               ? HZP_LAUNCH_LOST
            : stopped                          ? 128 + (int)stop_asked

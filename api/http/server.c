@@ -2,9 +2,7 @@
 #include "api/http/server.h"
 
 #include "api/http/routes/feedback.h"
-#include "api/http/routes/route.h"
 #include "api/http/routes/routes.h"
-#include "api/http/routes/operator.h"
 #include "api/http/routes/taught.h"
 #include "api/learn/fingerprint.h"
 #include "base/log.h"

@@ -88,7 +88,7 @@ int hzp_selftest_slowest(const struct hzp_selftest *all, int ranks, int *ret_whi
                          double *ret_times)
 {
     int slowest = 0;
-    double *sorted = hzp_xcalloc((size_t)ranks, sizeof(*sorted));
+    HZP_FREED double *sorted = hzp_xcalloc((size_t)ranks, sizeof(*sorted));
     *ret_which = 0;
     *ret_times = 0;
     for (int w = 0; w < HZP_SELFTEST_COUNT; w++) {
@@ -103,7 +103,6 @@ int hzp_selftest_slowest(const struct hzp_selftest *all, int ranks, int *ret_whi
                 slowest = r;
             }
     }
-    free(sorted);
     return slowest;
 }
 

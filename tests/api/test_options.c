@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The command line: defaults, ranges, errors that name the option and what may have been meant, and
  * the help texts. */
-#include "api/cli/nearest.h"
 #include "api/cli/option_table.h"
 #include "api/cli/options.h"
 #include "base/decimal.h"

@@ -9,7 +9,7 @@
 #include <cmocka.h>
 
 #include "mesh/peers/selftest.h"
-#include "mesh/peers/stragglers.h"
+#include "mesh/peers/control_state.h"
 
 enum { RANKS = 4, WITHIN = 10 /* reports: five seconds */ };
 

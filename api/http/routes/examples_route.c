@@ -3,7 +3,6 @@
  *
  * 202 once they are committed to the log, also if a version that learned them serves by then; with
  * wait=served, 200 as soon as such a version serves, or 202 when the time is over. */
-#include "api/http/routes/route.h"
 #include "api/http/routes/routes.h"
 #include "api/http/routes/taught.h"
 #include "api/http/wire/target.h"

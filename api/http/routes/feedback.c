@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "api/http/routes/feedback.h"
 
-#include "api/http/routes/route.h"
 #include "api/http/routes/routes.h"
 #include "api/http/routes/taught.h"
 #include "api/http/wire/fields.h"

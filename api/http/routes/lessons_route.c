@@ -7,9 +7,7 @@
  *      {"version": V}                makes a version serve again: a number, a name, or "original"
  *
  * Taking back is a job (api/learn/versions.h): the answer waits for it, for ?timeout= seconds. */
-#include "api/http/routes/route.h"
 #include "api/http/routes/routes.h"
-#include "api/http/routes/versions_route.h"
 
 #include "api/http/wire/fields.h"
 #include "api/learn/audit.h"

@@ -13,9 +13,7 @@
  * answer waits for it, for ?timeout= seconds, and is 200 when it is done, 202 when it is not. */
 #include "api/http/routes/feedback.h"
 #include "api/http/routes/field_table.h"
-#include "api/http/routes/route.h"
 #include "api/http/routes/routes.h"
-#include "api/http/routes/versions_route.h"
 
 #include "api/http/wire/fields.h"
 #include "api/learn/audit.h"
