@@ -145,17 +145,18 @@ struct restore {
     char *unit; /* that lies */
 };
 
-static int read_saved(void *ctx, int32_t u, const void **ret, struct hzp_err_text *reterr)
+static int read_saved(void *ctx, enum hzp_state_part part, int32_t u, struct hzp_unit_view *ret,
+                      void **ret_owned, struct hzp_err_text *reterr)
 {
     struct restore *x = ctx;
     struct hzp_unit_view view = hzp_unit_view(&x->saved->weights, u);
-    *ret = view.base;
+    *ret = view;
     if (!x->lies || u != 1)
         return HZP_OK;
     x->unit = realloc(x->unit, hzp_unit_bytes(&view));
     memcpy(x->unit, view.base, hzp_unit_bytes(&view));
     x->unit[5] ^= 1;
-    *ret = x->unit;
+    ret->base = x->unit;
     return HZP_OK;
 }
 

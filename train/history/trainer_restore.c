@@ -9,7 +9,6 @@
  * room where the largest has. */
 #include "train/conductor/trainer_state.h"
 #include "train/history/trainer_suspend.h"
-#include "weights/model_dir.h"
 
 /* Sends what waits. */
 static int flush(struct hzp_trainer *t, struct hzp_err_text *reterr)
@@ -65,19 +64,16 @@ static int restore_unit(struct hzp_trainer *t, enum hzp_state_part part, int32_t
 static int send_weights(struct hzp_trainer *t, const struct hzp_version *v, int32_t u,
                         const struct hzp_unit_source *source, struct hzp_err_text *reterr)
 {
-    struct hzp_unit_view mine = hzp_version_unit(t->config.model->weights, v, u), whole = mine;
-    const void *data;
-    void *owned;
+    struct hzp_unit_view mine = hzp_version_unit(t->config.model->weights, v, u), whole;
+    void *owned, *none;
     HZP_ASSERT(source || mine.part.count == mine.elements);
-    int r = hzp_unit_read(t->config.model->dev, &mine, &data, &owned);
+    int r = hzp_unit_read(t->config.model->dev, &mine, &mine, &owned);
     if (r < 0)
         return hzp_fail(reterr, r, "cannot copy the weights to host memory: %s", hzp_err_name(r));
-    mine.base = (void *)(uintptr_t)data;
     t->asked.filled.weights += hzp_unit_checksum(&mine);
+    whole = mine;
     if (source)
-        r = source->read(source->ctx, u, &data, reterr);
-    whole.base = (void *)(uintptr_t)data;
-    whole.part = (struct hzp_extent){.first = 0, .count = whole.elements};
+        r = source->read(source->ctx, HZP_STATE_WEIGHTS, u, &whole, &none, reterr);
     if (r >= 0)
         r = restore_unit(t, HZP_STATE_WEIGHTS, u, &whole, reterr);
     free(owned);

@@ -126,10 +126,8 @@ static int audit_part(struct hzp_collectives *x, const struct hzp_version *draft
 {
     struct hzp_unit_view part = hzp_version_unit(x->config.model->weights, draft, u);
     struct hzp_update_result *result = x->config.space->result;
-    const void *data;
     void *owned;
-    HZP_TRY(hzp_unit_read(x->config.model->dev, &part, &data, &owned));
-    part.base = (void *)(uintptr_t)data;
+    HZP_TRY(hzp_unit_read(x->config.model->dev, &part, &part, &owned));
     result->checksum += hzp_unit_checksum(&part);
     result->nonfinite += hzp_unit_nonfinite(&part);
     free(owned);
