@@ -229,12 +229,11 @@ void hzp_trainer_set_rejoins(struct hzp_trainer *t, bool on);
  * soon will be.  Any thread, the engine's too. */
 bool hzp_trainer_rejoins(struct hzp_trainer *t);
 
-/* From the first try of part to the end of give: nothing is saved.  Any thread. */
+/* From the first try of part to join: nothing is saved.  Any thread. */
 bool hzp_trainer_parting(const struct hzp_trainer *t);
 
 /* With ranks, before the loop runs: gives the others the current version, and the state that was
- * loaded (start_state.h).  They call hzp_learner_by_link_receive.  It waits.  HZP_EIO, or the error
- * of a rank. */
+ * loaded (trainer_restore.c).  They call hzp_learner_by_link_receive.  It waits.  HZP_EIO. */
 int hzp_trainer_send_start_state(struct hzp_trainer *t, struct hzp_err_text *reterr);
 
 /* With ranks: tells the others, which are idle, that there is no more work, and waits until they

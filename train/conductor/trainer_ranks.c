@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* train/conductor/trainer_ranks.c - what the trainer of rank 0 tells the learners of the other
  * ranks. */
-#include "train/learner/start_state.h"
 #include "train/conductor/trainer_state.h"
 
 /* --- Work ---------------------------------------------------------------------------------------
@@ -58,20 +57,6 @@ void hzp_trainer_dismiss_ranks(struct hzp_trainer *t)
     hzp_collectives_wait(x);
 }
 
-int hzp_trainer_send_start_state(struct hzp_trainer *t, struct hzp_err_text *reterr)
-{
-    hzp_assert_engine_thread();
-    struct hzp_start_state state = {.collectives = t->learner->collectives,
-                                    .model = t->config.model,
-                                    .space = t->learner->space,
-                                    .version = hzp_weights_current(t->config.model->weights),
-                                    .optimizer_step = t->learner->optimizer_step,
-                                    .state_dir = t->loaded_dir,
-                                    .recipe = &t->config.recipe};
-    bool reads = t->config.model->tensor; /* each group has read its own */
-    return t->learner->collectives && !reads ? hzp_start_state_send(&state, reterr) : HZP_OK;
-}
-
 /* --- What is exchanged between updates -------------------------------------------------------- */
 
 static void begin_exchange(struct hzp_trainer *t)
@@ -82,7 +67,7 @@ static void begin_exchange(struct hzp_trainer *t)
     if (work->kind == HZP_WORK_READ)
         hzp_collectives_gather_state(x, work);
     else if (work->kind == HZP_WORK_WRITE)
-        hzp_collectives_fill(x, work, t->asked.whole);
+        hzp_collectives_fill(x, work, hzp_weights_current(t->config.model->weights));
     else if (work->kind == HZP_WORK_ADOPT)
         hzp_collectives_compare(x, &t->asked.filled);
 }
@@ -112,7 +97,7 @@ static int exchange_between_steps(void *trainer, const struct hzp_border *border
 static int exchange_now(struct hzp_trainer *t)
 {
     hzp_assert_engine_thread();
-    if (!hzp_trainer_listens(t))
+    if (!hzp_trainer_listens(t) && t->stage != HZP_TRAINER_PREPARE) /* before the loop runs */
         return HZP_EIO;
     HZP_TRY(hzp_collectives_wait(t->learner->collectives));
     begin_exchange(t);
@@ -169,11 +154,10 @@ int hzp_trainer_gather(struct hzp_trainer *t, enum hzp_state_part part, int32_t 
     return stage_on_host(t, u, ret, reterr);
 }
 
-int hzp_trainer_exchange(struct hzp_trainer *t, const struct hzp_work *work, const void *whole,
+int hzp_trainer_exchange(struct hzp_trainer *t, const struct hzp_work *work,
                          struct hzp_err_text *reterr)
 {
     t->asked.work = *work;
-    t->asked.whole = whole;
     return exchange(t, "cannot send the version to all ranks", reterr);
 }
 

@@ -90,15 +90,13 @@ struct hzp_trainer {
      * and what trainer_restore.c sends. */
     struct {
         struct hzp_work work;
-        const void *whole;             /* WRITE: the unit */
         struct hzp_rank_filled filled; /* what was sent since the last work CLEAR */
     } asked;
-    struct { /* units that wait to be sent with one command: trainer_restore.c */
-        char *data;
-        size_t elements, room; /* elements of data; room counts those of the largest type */
+    struct { /* units that wait in the stage to be sent by one work: trainer_restore.c */
+        size_t elements;
         enum hzp_state_part part;
         int32_t unit, units;
-        bool begun; /* the other ranks have been told that an older version follows */
+        bool begun; /* the other ranks have been told that a version follows */
     } batch;
     void *gathered_unit; /* hzp_trainer_gather: a copy for the host; NULL: none yet */
     bool gathering;      /* engine thread: the collectives' list is that of the gather */
@@ -201,9 +199,9 @@ void hzp_trainer_tell_deal(struct hzp_trainer *t);
 int hzp_trainer_gather(struct hzp_trainer *t, enum hzp_state_part part, int32_t u,
                        struct hzp_unit_view *ret, struct hzp_err_text *reterr);
 
-/* Another thread, while the trainer is frozen or suspended: sends the other ranks this work,
- * and exchanges what belongs to it.  whole: of WRITE.  HZP_EIO. */
-int hzp_trainer_exchange(struct hzp_trainer *t, const struct hzp_work *work, const void *whole,
+/* Another thread, while the trainer is frozen or suspended, or the engine's between chains: sends
+ * the other ranks this work, and exchanges what belongs to it.  HZP_EIO. */
+int hzp_trainer_exchange(struct hzp_trainer *t, const struct hzp_work *work,
                          struct hzp_err_text *reterr);
 
 /* Engine thread: whether the other ranks may be told something; true with one rank. */
