@@ -431,11 +431,12 @@ static int export_current(struct hzp_state *s, const struct hzp_version_job *job
                           struct hzp_err_text *reterr)
 {
     const struct hzp_version *v = hzp_trainer_frozen(s->trainer);
-    int r = v->record.id == job->version ? HZP_OK : replaced(job, v->record.id, reterr);
-    if (r >= 0)
-        r = hzp_checkpoint_save_model(to, s->model, s->trainer, v, s->texts_dir, s->config.options,
-                                      reterr);
-    return r;
+    struct hzp_train_state state;
+    if (v->record.id != job->version)
+        return replaced(job, v->record.id, reterr);
+    hzp_trainer_state(s->trainer, v, &state);
+    return hzp_checkpoint_save_model(to, &state.source, s->texts_dir, s->config.options, NULL,
+                                     reterr);
 }
 
 static int export_version(struct hzp_state *s, const struct hzp_version_job *job,

@@ -76,7 +76,6 @@ void hzp_trainer_destroy(struct hzp_trainer *t)
 {
     if (!t)
         return;
-    free(t->batch.data);
     hzp_track_close(t->use);
     hzp_trainer_close_group(t);
     hzp_gate_destroy(t->gate);

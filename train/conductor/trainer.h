@@ -229,12 +229,11 @@ void hzp_trainer_set_rejoins(struct hzp_trainer *t, bool on);
  * soon will be.  Any thread, the engine's too. */
 bool hzp_trainer_rejoins(struct hzp_trainer *t);
 
-/* From the first try of part to the end of give: nothing is saved.  Any thread. */
+/* From the first try of part to join: nothing is saved.  Any thread. */
 bool hzp_trainer_parting(const struct hzp_trainer *t);
 
 /* With ranks, before the loop runs: gives the others the current version, and the state that was
- * loaded (start_state.h).  They call hzp_learner_by_link_receive.  It waits.  HZP_EIO, or the error
- * of a rank. */
+ * loaded (trainer_restore.c).  They call hzp_learner_by_link_receive.  It waits.  HZP_EIO. */
 int hzp_trainer_send_start_state(struct hzp_trainer *t, struct hzp_err_text *reterr);
 
 /* With ranks: tells the others, which are idle, that there is no more work, and waits until they
@@ -250,13 +249,11 @@ void hzp_trainer_dismiss_ranks(struct hzp_trainer *t);
  * none) is a string saved with it, which describes the training data, at most HZP_TRAINER_NOTE_MAX
  * bytes.  Thread: the one that called freeze, or engine, when the trainer rests. */
 /* HZP_EIO: the file cannot be written, or with ranks the link failed; HZP_ENOMEM, HZP_EDEVICE. */
+/* hzp_trainer_state: what is saved, a source as long as *ret, and v, are there. */
+void hzp_trainer_state(struct hzp_trainer *t, const struct hzp_version *v,
+                       struct hzp_train_state *ret);
 int hzp_trainer_save(struct hzp_trainer *t, const struct hzp_version *v, const char *dir,
                      const char *note, struct hzp_err_text *reterr);
-
-/* Where this rank has only its shards of the weights: unit u of the version that the trainer's
- * state belongs to, gathered; see struct hzp_unit_source. */
-int hzp_trainer_read_weights(void *trainer, int32_t u, const void **ret,
-                             struct hzp_err_text *reterr);
 
 /* Tokens of the longest example that it learns.  Thread: any. */
 int32_t hzp_trainer_tokens_max(const struct hzp_trainer *t);
