@@ -345,6 +345,10 @@ static void training(struct hzp_page *p, struct hzp_server *server)
                                                      .gate = hzp_state_gate(e->state) ? &t : NULL});
     use(p, &t);
     ratios(p, &t.ratios);
+    if (t.served.rows) {
+        hzp_page_put(p, "hzpserve_mismatch_k1", t.served.k1 / (double)t.served.rows);
+        hzp_page_put(p, "hzpserve_mismatch_k3", t.served.k3 / (double)t.served.rows);
+    }
     if (t.path_layers)
         hzp_page_put(p, "hzpserve_train_path_layers", t.path_layers);
     when_learned(p, e);
