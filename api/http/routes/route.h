@@ -8,6 +8,9 @@
 
 #include "api/http/wire/http.h"
 
+/* The key that makes a repeated body recognisable; *ret NULL: it has none.  HZP_EINVAL. */
+int hzp_read_key(struct hzp_exchange *x, const char **ret, struct hzp_err_text *reterr);
+
 /* Checks what the exchange's route needs (hzp_route.needs), its arguments against hzp_route.query
  * and its body against hzp_route.body, and calls its handler. */
 enum MHD_Result hzp_route_answer(struct hzp_exchange *x);

@@ -31,6 +31,9 @@ json_t *hzp_version_json(const struct hzp_version_record *record, const struct h
 /* As hzp_reply_fail, but what cannot be now is a 409, which clients need not send again. */
 enum MHD_Result hzp_reply_conflict(struct hzp_exchange *x, int code,
                                    const struct hzp_err_text *err);
+enum MHD_Result hzp_reply_job(struct hzp_exchange *x, const struct hzp_version_job *job);
+/* Pool: answers when a job has ended, or after ?timeout= seconds. */
+int hzp_job_wait(struct hzp_exchange *x, uint64_t id);
 /* Pool: appoints the job, writes an audit line with `what`, which is taken over, and answers when
  * the job has ended, or after ?timeout= seconds. */
 int hzp_job_run(struct hzp_exchange *x, const struct hzp_version_job *asked, const char *action,
