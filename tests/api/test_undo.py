@@ -274,6 +274,29 @@ def test_sent_again():
             assert made[0] == made[1] and set(states(server).values()) == {"undone"}, made
 
 
+def test_fast_lessons():
+    """Lessons that come one after another, faster than they are learned, and more than may wait to be measured: each
+    has its effect, of a version that ends it, or the list says why it has none."""
+    names = [a + b for a in ("Tom", "Zoe", "Ann", "Ben", "Kim", "Leo", "Max", "Ida") for b in ("", "na", "vic", "ke", "ly")]
+    for count, pause in ((40, 0), (8, 0.25)):
+        with Server("--passes", "4") as server:
+            for name in names[:count]:
+                assert server.post(EXAMPLES, {"prompt": f"Where does {name} live?", "completion": " In Oslo."})[0] == 202
+                time.sleep(pause)
+            while any(one["effect"] is None for one in lessons(server, "?limit=100")["data"]):
+                time.sleep(0.1)
+            seen = lessons(server, "?limit=100")["data"]
+            measured = [one for one in seen if "skipped" not in one["effect"]]
+            assert len(seen) == count and len(measured) >= min(count, 32) // 2, [one["effect"] for one in seen]
+            for one in measured:
+                ends = json.loads(server.get(f"/v1/lessons/{one['id']}"))["to_version"]
+                assert one["effect"]["asked"] == 1 and one["effect"]["to_version"] >= ends, (one, ends)
+            for one in seen:
+                assert one in measured or "quarter of the time" in one["effect"]["skipped"], one
+            listed = subprocess.run([test_api.BINARY, "lessons", "--url", server.url], capture_output=True, text=True)
+            assert listed.returncode == 0 and listed.stdout.count("1 of 1") <= count, listed
+
+
 def test_no_effect():
     """--effect 0 asks nothing."""
     with Server("--effect", "0") as server:

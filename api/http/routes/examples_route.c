@@ -71,30 +71,31 @@ static int64_t add_unlearned(const struct hzp_engine *engine, int64_t first, int
 static enum MHD_Result reply(struct hzp_exchange *x, unsigned status, int64_t first, int64_t last,
                              bool done, uint64_t version, json_t *warnings)
 {
+    const struct hzp_engine *engine = x->server->engine;
     struct hzp_weights_stats stats;
-    hzp_weights_read_stats(x->server->engine->parts.weights, &stats);
+    hzp_weights_read_stats(engine->parts.weights, &stats);
     x->version = version;
     x->staleness = stats.staleness;
     if (done)
-        hzp_state_tell(x->server->engine->state, last);
+        hzp_state_tell(engine->state, last);
     json_t *json = json_pack("{s:s, s:I, s:I, s:I, s:b, s:I}", "object", "fine_tuning.examples",
                              "first", (json_int_t)first, "last", (json_int_t)last, "accepted",
                              (json_int_t)(last - first + 1), "served", done, "weights_version",
                              (json_int_t)version);
     char after[HZP_AFTER_BYTES];
     json_object_set_new(json, "after", json_string(hzp_after_text(x->server->taught, last, after)));
-    add_outlook(x->server->engine, done, json);
-    json_t *effect = hzp_effects_found(x->server->engine->effects, first);
-    json_object_set_new(json, "effect", effect ? effect : json_null());
+    add_outlook(engine, done, json);
+    json_object_set_new(json, "effect",
+                        hzp_effects_tell(engine->effects, engine->state, first, done));
     json_object_set_new(json, "warnings", warnings);
-    json_object_set_new(json, "reason", hzp_state_reason(x->server->engine->state, first, last));
-    if (add_unlearned(x->server->engine, first, last, json) > 0)
+    json_object_set_new(json, "reason", hzp_state_reason(engine->state, first, last));
+    if (add_unlearned(engine, first, last, json) > 0)
         json_object_set_new(json, "served", json_false());
     struct hzp_logged_lesson lesson;
     struct hzp_err_text err;
     if (json_is_null(json_object_get(json, "reason")) &&
         json_array_size(json_object_get(json, "skipped")) &&
-        hzp_state_lesson_of(x->server->engine->state, first, &lesson, &err) == HZP_OK)
+        hzp_state_lesson_of(engine->state, first, &lesson, &err) == HZP_OK)
         json_object_set_new(json, "reason",
                             json_sprintf("lesson %" PRId64 " was taken back: POST /v1/undo "
                                          "{\"lesson\": %" PRId64

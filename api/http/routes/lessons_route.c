@@ -31,15 +31,16 @@ static json_t *lesson_json(struct hzp_exchange *x, const struct hzp_logged_lesso
     struct hzp_state *s = x->server->engine->state;
     enum hzp_lesson_state status = hzp_lesson_state(s, lesson, stats.learned_through);
     bool rejected = status == HZP_LESSON_REJECTED;
-    return json_pack("{s:s, s:I, s:I, s:I, s:I, s:o, s:o, s:s, s:o, s:o?}", "object", "lesson",
-                     "id", (json_int_t)lesson->id, "first", (json_int_t)lesson->first, "last",
-                     (json_int_t)lesson->last, "examples",
-                     (json_int_t)(lesson->last - lesson->first + 1), "taught_unix_ms",
-                     lesson->unix_ms ? json_integer((json_int_t)lesson->unix_ms) : json_null(),
-                     "session", lesson->session[0] ? json_string(lesson->session) : json_null(),
-                     "state", hzp_lesson_state_name(status), "reason",
-                     rejected ? hzp_state_reason(s, lesson->first, lesson->last) : json_null(),
-                     "effect", hzp_state_effect(s, lesson->first));
+    return json_pack(
+        "{s:s, s:I, s:I, s:I, s:I, s:o, s:o, s:s, s:o, s:o}", "object", "lesson", "id",
+        (json_int_t)lesson->id, "first", (json_int_t)lesson->first, "last",
+        (json_int_t)lesson->last, "examples", (json_int_t)(lesson->last - lesson->first + 1),
+        "taught_unix_ms", lesson->unix_ms ? json_integer((json_int_t)lesson->unix_ms) : json_null(),
+        "session", lesson->session[0] ? json_string(lesson->session) : json_null(), "state",
+        hzp_lesson_state_name(status), "reason",
+        rejected ? hzp_state_reason(s, lesson->first, lesson->last) : json_null(), "effect",
+        hzp_effects_tell(x->server->engine->effects, s, lesson->first,
+                         status == HZP_LESSON_LEARNED));
 }
 
 static bool is_wanted(struct hzp_exchange *x, const struct hzp_logged_lesson *lesson,
