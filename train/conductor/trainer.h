@@ -154,6 +154,16 @@ void hzp_trainer_pause(struct hzp_trainer *t, bool on);
  * other. */
 void hzp_trainer_finish(struct hzp_trainer *t);
 
+/* An answer that `version` has served, to be compared with what training computes of its tokens:
+ * the log-probabilities, how.old of the learned ones, whose kind is not XENT.  It is taken over,
+ * and evaluated between two updates if that version serves then.  One waits at most, and all of
+ * them take a fiftieth of the time; others are dropped, as are those longer than
+ * hzp_trainer_tokens_max, and all where weights or model are in parts.  Poke the loop
+ * afterwards.  Thread: any. */
+void hzp_trainer_compare(struct hzp_trainer *t, struct hzp_sample *served, uint64_t version);
+/* Whether one would be taken now.  Thread: any. */
+bool hzp_trainer_compares(struct hzp_trainer *t);
+
 /* A consistent state for a checkpoint, without copying it.  Freeze and thaw are functions of
  * border calls (nanobatch/border.h).  Freeze is done between two updates, at the latest when the
  * micro-batches in progress have ended; frozen() is then the version that moments and residuals
@@ -187,6 +197,8 @@ struct hzp_trainer_stats {
     uint64_t rows;          /* forward and backward rows, counted as each micro-batch ends */
     double loss, grad_norm; /* the newest update's, as are ratios */
     struct hzp_ratio_stats ratios;
+    struct hzp_ratio_stats served; /* rows, k1, k3 of what was compared, the newest above all */
+    uint64_t compared;             /* tokens */
     float lr;
     int32_t path_layers; /* of its micro-batches; 0: no update yet */
     int64_t draws;       /* completed draws of the queue, which a resumed run repeats */

@@ -19,6 +19,7 @@ enum hzp_trainer_stage {
     HZP_TRAINER_UPDATE,     /* the update's chain is in progress, or only its tail */
     HZP_TRAINER_MERGE,      /* an average of sites is written into the draft: trainer_sites.c */
     HZP_TRAINER_GATE,       /* a micro-batch of the gate's samples is in progress */
+    HZP_TRAINER_COMPARE,    /* an answer that was served is evaluated: trainer_compare.c */
     HZP_TRAINER_TRIAL,      /* the draft is on trial; no chain */
     HZP_TRAINER_UNDO,       /* the chain that copies the optimizer's state back is in progress */
     HZP_TRAINER_RESTORE,    /* the chain that quantizes an older version is in progress */
@@ -128,9 +129,16 @@ struct hzp_trainer {
     atomic_bool paused, finishing;
     atomic_bool stops; /* the state is not to be learned with when the trainer is resumed */
 
+    uint64_t compare_device_ns; /* now.device_ns when stage COMPARE began */
+
     /* under lock */
     struct hzp_lock lock;
     struct hzp_trainer_stats stats;
+    struct {
+        struct hzp_sample *sample; /* that waits to be compared; NULL: none */
+        uint64_t version;          /* that answered it */
+        uint64_t next_ns;          /* none is taken before */
+    } compare;
 };
 
 /* --- conductor.c ------------------------------------------------------------------------------ */
@@ -246,6 +254,13 @@ bool hzp_trainer_checks(const struct hzp_trainer *t);
 bool hzp_trainer_decides(const struct hzp_trainer *t);
 /* A chain of the gate's has ended. */
 void hzp_trainer_end_gate(struct hzp_trainer *t, const struct hzp_step *step, uint64_t now_ns);
+
+/* --- trainer_compare.c ------------------------------------------------------------------------ */
+
+/* Idle: begins to evaluate an answer that waits.  False: there is none, or it must wait. */
+bool hzp_trainer_compare_begin(struct hzp_trainer *t);
+/* In stage COMPARE: its chain has ended. */
+void hzp_trainer_end_compare(struct hzp_trainer *t, const struct hzp_step *step, uint64_t now_ns);
 
 /* --- trainer_sites.c -------------------------------------------------------------------------- */
 

@@ -43,6 +43,9 @@ void hzp_rollouts_metrics(struct hzp_page *page, const struct hzp_engine *engine
  *
  * Thread: as the handler's, where nothing else is said. */
 
+/* The key that makes a repeated body recognisable; *ret NULL: it has none.  HZP_EINVAL. */
+int hzp_read_key(struct hzp_exchange *x, const char **ret, struct hzp_err_text *reterr);
+
 /* Checks what the exchange's route needs (hzp_route.needs), its arguments against hzp_route.query
  * and its body against hzp_route.body, and calls its handler. */
 enum MHD_Result hzp_route_answer(struct hzp_exchange *x);
@@ -129,6 +132,9 @@ json_t *hzp_version_json(const struct hzp_version_record *record, const struct h
 /* As hzp_reply_fail, but what cannot be now is a 409, which clients need not send again. */
 enum MHD_Result hzp_reply_conflict(struct hzp_exchange *x, int code,
                                    const struct hzp_err_text *err);
+enum MHD_Result hzp_reply_job(struct hzp_exchange *x, const struct hzp_version_job *job);
+/* Pool: answers when a job has ended, or after ?timeout= seconds. */
+int hzp_job_wait(struct hzp_exchange *x, uint64_t id);
 /* Pool: appoints the job, writes an audit line with `what`, which is taken over, and answers when
  * the job has ended, or after ?timeout= seconds. */
 int hzp_job_run(struct hzp_exchange *x, const struct hzp_version_job *asked, const char *action,

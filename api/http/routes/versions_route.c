@@ -156,7 +156,7 @@ static bool ended(const struct hzp_version_job *job)
     return job->state == HZP_JOB_DONE || job->state == HZP_JOB_FAILED;
 }
 
-static enum MHD_Result reply_job(struct hzp_exchange *x, const struct hzp_version_job *job)
+enum MHD_Result hzp_reply_job(struct hzp_exchange *x, const struct hzp_version_job *job)
 {
     struct hzp_err_text err = {.param = ""};
     int status = job->state == HZP_JOB_FAILED ? hzp_http_status(job->code) : MHD_HTTP_OK;
@@ -187,8 +187,16 @@ static bool look(struct hzp_waiting *waiting, bool left, bool over, enum MHD_Res
         return false;
     hzp_state_hold_job(state, w->job, false);
     if (!left)
-        *ret = reply_job(waiting->x, &job);
+        *ret = hzp_reply_job(waiting->x, &job);
     return true;
+}
+
+int hzp_job_wait(struct hzp_exchange *x, uint64_t id)
+{
+    struct waiter *w = hzp_xcalloc(1, sizeof(*w));
+    w->job = id;
+    hzp_state_hold_job(x->server->engine->state, id, true);
+    return hzp_wait(x, hzp_query_number(x, "timeout"), &w->waiting, look);
 }
 
 int hzp_job_run(struct hzp_exchange *x, const struct hzp_version_job *asked, const char *action,
@@ -201,12 +209,9 @@ int hzp_job_run(struct hzp_exchange *x, const struct hzp_version_job *asked, con
         json_decref(what);
         return hzp_reply_conflict(x, r, reterr);
     }
-    hzp_state_hold_job(state, id, true);
     json_object_set_new(what, "job", json_integer((json_int_t)id));
     hzp_route_audit(x, action, what);
-    struct waiter *w = hzp_xcalloc(1, sizeof(*w));
-    w->job = id;
-    return hzp_wait(x, hzp_query_number(x, "timeout"), &w->waiting, look);
+    return hzp_job_wait(x, id);
 }
 
 int hzp_route_job(struct hzp_exchange *x, struct hzp_err_text *reterr)
