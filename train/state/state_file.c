@@ -415,8 +415,10 @@ struct hzp_state_sink hzp_state_space_sink(const struct hzp_model *model,
     return sink;
 }
 
-int hzp_state_weights_checksum(const struct hzp_model *model, const struct hzp_version *v,
-                               const char *path, uint64_t *ret, struct hzp_err_text *reterr)
+/* The checksum of the weights in the version's memory; where this rank has only its shards of
+ * them, that of the record. */
+static int weights_checksum(const struct hzp_model *model, const struct hzp_version *v,
+                            const char *path, uint64_t *ret, struct hzp_err_text *reterr)
 {
     const struct hzp_units *units = hzp_version_units(model->weights, v);
     *ret = v->record.checksum;
@@ -441,7 +443,7 @@ int hzp_state_file_open_for(const struct hzp_model *model, const struct hzp_reci
     if (r < 0)
         hzp_fail(reterr, r, "no memory for %s: %s", file->path, hzp_err_name(r));
     if (r >= 0)
-        r = hzp_state_weights_checksum(model, v, file->path, &ret->checksum, reterr);
+        r = weights_checksum(model, v, file->path, &ret->checksum, reterr);
     if (r >= 0)
         r = hzp_state_file_belongs(file, ret->checksum, reterr);
     if (r < 0)

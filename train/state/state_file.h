@@ -71,10 +71,6 @@ int hzp_state_file_read(const struct hzp_state_file *file, const struct hzp_stat
 /* The space's own units as a sink. */
 struct hzp_state_sink hzp_state_space_sink(const struct hzp_model *model,
                                            const struct hzp_train_space *space);
-/* The checksum of the weights in the version's memory; where this rank has only its shards of
- * them, that of the record.  what: names what it is for. */
-int hzp_state_weights_checksum(const struct hzp_model *model, const struct hzp_version *v,
-                               const char *what, uint64_t *ret, struct hzp_err_text *reterr);
 /* The version's record gets optimizer step, loss, learned_through and checksum. */
 void hzp_state_fill_record(struct hzp_version *v, const struct hzp_trainer_numbers *n);
 /* Opens the file for a space, and checks that it belongs to v; *ret has its checksum.  in_use: the
