@@ -47,23 +47,63 @@ static int64_t least_positions(const struct hzp_memory_request *q,
     return q->model->context ? q->model->context : HZP_MIN(plan->positions, CONTEXT_MIN);
 }
 
+/* Backing pages that go with so many pages.  Tiers copy whole pages, records of steps name them to
+ * the ranks of a tensor group, and a table on the device has one number for each. */
+static int32_t backs_of(const struct hzp_memory_request *q, const struct hzp_layout *layout,
+                        const struct hzp_memory_plan *plan, int64_t pages)
+{
+    const struct hzp_serving_settings *s = q->serving;
+    struct hzp_kvpool_use use = {.positions = plan->positions,
+                                 .page_rows = (int32_t)s->page_rows,
+                                 .running_max = (int32_t)s->running_max,
+                                 .step_rows = hzp_settings_rows(s)};
+    bool whole = q->host_limit || s->prefix_host || s->prefix_dir || layout->slice.ranks > 1;
+    return whole ? 0 : hzp_kvpool_backs(&layout->config, &use, (int32_t)pages);
+}
+
+static size_t kv_bytes(const struct hzp_memory_request *q, const struct hzp_layout *layout,
+                       const struct hzp_memory_plan *plan, int64_t pages)
+{
+    return hzp_kvpool_backed_bytes(&layout->config, plan->kv, (int32_t)pages,
+                                   backs_of(q, layout, plan, pages),
+                                   (int32_t)q->serving->page_rows);
+}
+
+/* The most pages that so many bytes hold. */
+static int64_t pages_in(const struct hzp_memory_request *q, const struct hzp_layout *layout,
+                        const struct hzp_memory_plan *plan, size_t bytes)
+{
+    size_t page = hzp_kvpool_bytes(&layout->config, plan->kv, 1, (int32_t)q->serving->page_rows);
+    int64_t low = (int64_t)(bytes / page), high = INT32_MAX / q->serving->page_rows;
+    if (low >= high || !hzp_kvpool_window(&layout->config))
+        return low;
+    while (low < high) {
+        int64_t mid = low + (high - low + 1) / 2;
+        if (kv_bytes(q, layout, plan, mid) <= bytes)
+            low = mid;
+        else
+            high = mid - 1;
+    }
+    return low;
+}
+
 /* Pages of the KV cache: the configured size; by default enough for all running sequences, but at
  * most a quarter of the device's memory, and at most what the rest of the plan, made before, leaves
  * of nine tenths of it; in any case at least the pages of one sequence. */
-static int64_t kv_pages(const struct hzp_memory_request *q, const struct hzp_model_config *config,
+static int64_t kv_pages(const struct hzp_memory_request *q, const struct hzp_layout *layout,
                         const struct hzp_memory_plan *plan)
 {
     int64_t page = q->serving->page_rows;
-    size_t page_bytes = hzp_kvpool_bytes(config, plan->kv, 1, (int32_t)page);
     if (q->serving->kv_tokens)
         return HZP_DIV_UP(q->serving->kv_tokens, page);
     if (q->serving->kv_memory)
-        return (int64_t)((size_t)q->serving->kv_memory / page_bytes);
+        return pages_in(q, layout, plan, (size_t)q->serving->kv_memory);
     int64_t wanted = q->serving->running_max * HZP_DIV_UP(plan->positions, page);
     size_t most = plan->limit / 10 * 9;
     size_t left = HZP_MIN(most - HZP_MIN(plan->total, most), plan->limit / 4);
     int64_t least = least_positions(q, plan);
-    return HZP_MAX(HZP_MIN(wanted, (int64_t)(left / page_bytes)), HZP_DIV_UP(least, page));
+    int64_t most_pages = pages_in(q, layout, plan, left);
+    return HZP_MAX(HZP_MIN(wanted, most_pages), HZP_DIV_UP(least, page));
 }
 
 /* Checks that the cache holds one sequence of the requested, or a useful, length. */
@@ -84,11 +124,31 @@ static int check_longest(const struct hzp_memory_request *q, size_t page_bytes, 
         hzp_size_text((size_t)least * page_bytes, bytes));
 }
 
-static int plan_kv(const struct hzp_memory_request *q, const struct hzp_model_config *config,
+/* ", 6 layers' own; 22 layers' 1024, of windows of 512 tokens", or ", 2.36 MB each". */
+static void add_kv(const struct hzp_memory_request *q, const struct hzp_layout *layout,
+                   struct hzp_memory_plan *plan, size_t page_bytes)
+{
+    const struct hzp_model_config *config = &layout->config;
+    char text[16], how[64];
+    int32_t windows = 0;
+    for (int32_t l = 0; l < config->layers; l++)
+        windows += hzp_config_kind(config, l)->window > 0;
+    if (plan->kv_backs)
+        snprintf(how, sizeof(how), "; %d layers with windows of %d have %d", windows,
+                 hzp_kvpool_window(config), plan->kv_backs);
+    else
+        snprintf(how, sizeof(how), ", %s each", hzp_size_text(page_bytes, text));
+    add(plan, "KV cache", kv_bytes(q, layout, plan, plan->kv_pages), "%d pages of %lld tokens%s%s",
+        plan->kv_pages, (long long)q->serving->page_rows, plan->kv == HZP_E4M3 ? " in fp8" : "",
+        how);
+}
+
+static int plan_kv(const struct hzp_memory_request *q, const struct hzp_layout *layout,
                    struct hzp_memory_plan *plan, struct hzp_err_text *reterr)
 {
+    const struct hzp_model_config *config = &layout->config;
     size_t page_bytes = hzp_kvpool_bytes(config, plan->kv, 1, (int32_t)q->serving->page_rows);
-    int64_t pages = kv_pages(q, config, plan);
+    int64_t pages = kv_pages(q, layout, plan);
     if (pages < 1)
         return hzp_wrong(reterr, "--kv-memory", "does not hold one page of %lld tokens",
                          (long long)q->serving->page_rows);
@@ -101,11 +161,8 @@ static int plan_kv(const struct hzp_memory_request *q, const struct hzp_model_co
     HZP_TRY(check_longest(q, page_bytes, pages, plan, reterr));
     plan->kv_pages = (int32_t)pages;
     plan->positions = (int32_t)HZP_MIN(plan->positions, pages * q->serving->page_rows);
-    char text[16];
-    add(plan, "KV cache",
-        hzp_kvpool_bytes(config, plan->kv, plan->kv_pages, (int32_t)q->serving->page_rows),
-        "%d pages of %lld tokens%s, %s each", plan->kv_pages, (long long)q->serving->page_rows,
-        plan->kv == HZP_E4M3 ? " in fp8" : "", hzp_size_text(page_bytes, text));
+    plan->kv_backs = backs_of(q, layout, plan, pages);
+    add_kv(q, layout, plan, page_bytes);
     return HZP_OK;
 }
 
@@ -188,7 +245,7 @@ static int plan_serving(const struct hzp_memory_request *q, const struct hzp_lay
     if (q->links && q->host_limit)
         add(plan, "link", (size_t)q->links * HZP_LINK_NCCL_BYTES, "what other ranks have sent");
     plan_pages(q, rows, plan);
-    HZP_TRY(plan_kv(q, config, plan, reterr));
+    HZP_TRY(plan_kv(q, layout, plan, reterr));
     /* Room for four sequences in a step that edit as many logits as they can. */
     int64_t edits =
         4 * (int64_t)HZP_MIN(config->vocab, plan->positions + HZP_BIASES_MAX + HZP_STOP_IDS_MAX);

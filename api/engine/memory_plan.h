@@ -30,7 +30,7 @@ struct hzp_memory_plan {
     enum hzp_dtype kv; /* type of keys and values in pages */
     int32_t positions; /* longest sequence */
     int32_t slots;
-    int32_t kv_pages;
+    int32_t kv_pages, kv_backs; /* backing pages of layers with windows; 0: none (kvpool.h) */
     struct hzp_batch_config batch;
     size_t graphs; /* bytes of the device's memory that graphs may take; 0: any */
     struct hzp_page_table_config pages; /* lines 0: the device keeps no table of pages */

@@ -265,6 +265,51 @@ static void an_fp8_cache_is_counted(void **state)
         }
 }
 
+static size_t kv_line(const char *how)
+{
+    for (int i = 0; i < plan.lines; i++)
+        if (!strcmp(plan.line[i].what, "KV cache")) {
+            assert_non_null(strstr(plan.line[i].how, how));
+            return plan.line[i].bytes;
+        }
+    return 0;
+}
+
+/* Layers with windows have fewer pages, so the same bytes hold more, where requests may be much
+ * longer and nothing needs whole pages. */
+static void windows_take_less(void **state)
+{
+    size_t most = 8 << 20;
+    options.engine.serving.kv_memory = (int64_t)most;
+    for (int32_t l = 1; l < config.layers; l++)
+        layout.config.layer_kind[l] = 1;
+    assert_int_equal(make((size_t)1 << 32), HZP_OK);
+    int32_t pages = plan.kv_pages;
+    assert_int_equal(plan.kv_backs, 0);
+
+    layout.config.kind[1].window = 64;
+    assert_int_equal(make((size_t)1 << 32), HZP_OK);
+    assert_in_range(plan.kv_backs, hzp_kvpool_window_pages(64, 16), plan.kv_pages - 1);
+    assert_true(plan.kv_pages > 2 * pages);
+    size_t bytes = kv_line("; 3 layers with windows of 64 have ");
+    assert_int_equal(
+        bytes, hzp_kvpool_backed_bytes(&layout.config, HZP_BF16, plan.kv_pages, plan.kv_backs, 16));
+    assert_true(bytes <= most && bytes + hzp_kvpool_bytes(&config, HZP_BF16, 1, 16) > most);
+
+    options.engine.serving.prefix_dir = "/tmp";
+    assert_int_equal(make((size_t)1 << 32), HZP_OK);
+    assert_true(plan.kv_pages == pages && !plan.kv_backs);
+    options.engine.serving.prefix_dir = NULL;
+    host_limit = most; /* a device with memory, and a table of pages, of its own */
+    assert_int_equal(make((size_t)1 << 32), HZP_OK);
+    assert_true(plan.kv_pages == pages && !plan.kv_backs);
+    host_limit = 0;
+    layout.config.kind[1].window = 900; /* hardly shorter than a request */
+    assert_int_equal(make((size_t)1 << 32), HZP_OK);
+    assert_true(plan.kv_pages == pages && !plan.kv_backs);
+    options.engine.serving.kv_memory = 0;
+}
+
 static void options_steer_it(void **state)
 {
     assert_int_equal(make((size_t)1 << 32), HZP_OK);
@@ -477,6 +522,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(lanes_are_counted, set_up, tear_down),
         cmocka_unit_test_setup_teardown(fp8_is_counted, set_up, tear_down),
         cmocka_unit_test_setup_teardown(an_fp8_cache_is_counted, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(windows_take_less, set_up, tear_down),
         cmocka_unit_test_setup_teardown(options_steer_it, set_up, tear_down),
         cmocka_unit_test_setup_teardown(the_cache_takes_what_is_left, set_up, tear_down),
         cmocka_unit_test_setup_teardown(a_cache_too_small_is_refused, set_up, tear_down),
