@@ -41,6 +41,7 @@ static bool applies(const char *facts, const struct hzp_engine_settings *s, int 
         {"GROUPS", s->ranks.tensor > 1 && ranks > s->ranks.tensor},
         {"STAGES", s->training.stages > 1},
         {"MUON", s->training.optimizer == HZP_MUON},
+        {"HOST_MOMENTS", s->training.moments_in},
         {"Q8", s->training.moment_type == 2},
         {"SHARDS", s->training.z1 || s->training.z2 || s->training.z3},
     };
