@@ -433,6 +433,7 @@ int hzp_assembly_open_trainer(struct hzp_assembly *a, struct hzp_sample_queue *q
                                         .queue = queue,
                                         .chunk_rows = a->chunk_rows,
                                         .ride_rows = a->plan.train.ride_rows,
+                                        .host_state = a->plan.train.host_state,
                                         .shards = a->shards,
                                         .link = a->link,
                                         .group = a->axes.group,
@@ -611,6 +612,7 @@ static int make_rig(struct hzp_assembly *a)
     struct hzp_recipe recipe = {.micro_rows = size->train, .moment_type = size->moment_type};
     struct hzp_train_space_config train =
         hzp_learner_space_config(&recipe, &a->config, size->quantum_flops);
+    train.host_state = size->host_state;
     if (size->rides)
         train.ride_rows = size->decode + size->prefill;
     struct hzp_rig_config rig = {.model = a->model,

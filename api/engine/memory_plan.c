@@ -40,6 +40,13 @@ static void add(struct hzp_memory_plan *plan, const char *what, size_t bytes, co
     plan->total += bytes;
 }
 
+/* The line is of the host's memory. */
+static void leave_out(struct hzp_memory_plan *plan, struct hzp_memory_line *line)
+{
+    line->host = true;
+    plan->total -= line->bytes;
+}
+
 /* The smallest acceptable maximum sequence length in tokens. */
 static int64_t least_positions(const struct hzp_memory_request *q,
                                const struct hzp_memory_plan *plan)
@@ -343,29 +350,37 @@ static void plan_training(const struct hzp_memory_request *q, const struct hzp_l
         plan->train.ride_rows = (int32_t)q->serving->running_max;
     plan->train.shards = q->shards;
     plan->train.backup = q->gate;
+    plan->train.host_state = q->training->moments_in && q->host_limit;
     if (longer)
         plan_longest(q, layout, plan);
     struct hzp_groups_bytes b = sharded_bytes(q, layout, plan);
     size_t bytes = hzp_train_space_bytes(layout, plan->dtype, &plan->train);
     bool q8 = plan->recipe.moment_type == HZP_Q8;
     size_t copy = q->gate ? b.state : 0;
-    size_t rest = bytes - HZP_MIN(bytes, b.grads + b.fresh + b.state + copy);
+    bool host = plan->train.host_state;
+    const char *in = host ? "in host memory: " : "";
+    size_t rest = bytes - HZP_MIN(bytes, b.grads + b.fresh + (host ? 0 : b.state + copy));
     const struct hzp_groups g = hzp_shards_of(&q->shards).groups;
     int32_t sums = q->shards.ordered ? g.ranks : g.z2;
     char part[PART_SIZE];
     add(plan, "gradients", b.grads, "one of F32 per parameter%s", part_text(q, sums, part));
     if (b.fresh)
         add(plan, "fresh", b.fresh, "gradients of one micro-batch, a ring of two layers");
-    add(plan, "moments", b.state - b.residuals, "two of %s per parameter%s%s",
+    int first = plan->lines;
+    add(plan, "moments", b.state - b.residuals, "%stwo of %s per parameter%s%s", in,
         q8                                     ? "8 bits"
         : plan->recipe.moment_type == HZP_BF16 ? "BF16"
                                                : "F32",
         q8 ? ", of the embedding in F32" : "", part_text(q, g.z1, part));
     if (b.residuals)
-        add(plan, "residuals", b.residuals, "the lower half of the F32 master weights%s",
+        add(plan, "residuals", b.residuals, "%sthe lower half of the F32 master weights%s", in,
             part_text(q, g.z1, part));
     if (copy)
-        add(plan, "gate", copy, "a copy of moments and residuals, for drafts that fail");
+        add(plan, "gate", copy, "%sa copy of moments and residuals, for drafts that fail", in);
+    for (int i = first; host && i < plan->lines; i++) {
+        plan->host += plan->line[i].bytes;
+        leave_out(plan, &plan->line[i]);
+    }
     if (q->host_limit && g.ranks > 1)
         add(plan, "exchange", hzp_collectives_stage_bytes(layout) + HZP_LINK_NCCL_BYTES,
             "a whole unit for checkpoints, and what other ranks have sent");
@@ -383,15 +398,14 @@ static void plan_copy(const struct hzp_memory_request *q, const struct hzp_layou
         (size_t)HZP_MAX(layout->slice.ranks, 1); /* for a tensor group a little too much */
     size_t bytes = ranks * hzp_snapshot_bytes(layout, plan->dtype, plan->recipe.moment_type);
     size_t most = (q->host_limit ? q->host_limit : q->limit) / 10 * 9;
-    size_t used = q->host_limit ? 0 : plan->total;
+    size_t used = q->host_limit ? plan->host : plan->total;
     plan->copies = used < most && bytes <= most - used;
     if (!plan->copies)
         return;
-    size_t total = plan->total;
     add(plan, "checkpoint", bytes, "%sa copy of a version and its state",
         q->host_limit ? "in host memory: " : "");
     if (q->host_limit)
-        plan->total = total;
+        leave_out(plan, &plan->line[plan->lines - 1]);
 }
 
 /* The option that asks for a KV cache larger than all memory there is; NULL: none does. */
@@ -409,12 +423,17 @@ static const char *too_large(const struct hzp_memory_request *q, const struct hz
 static void advise(const struct hzp_memory_request *q, const struct hzp_memory_plan *plan,
                    char *text, size_t size)
 {
+    enum hzp_dtype moments = plan->recipe.moment_type;
+    bool alone = plan->trains && !q->links && hzp_shards_of(&q->shards).groups.ranks == 1;
     const struct {
         bool helps;
         const char *option;
     } advice[] = {
-        {plan->trains && plan->recipe.moment_type == HZP_F32, "--moments bf16"},
-        {plan->trains && plan->recipe.moment_type == HZP_BF16, "--moments q8"},
+        {plan->trains && moments == HZP_F32, "--moments bf16"},
+        {plan->trains && moments == HZP_BF16, "--moments q8"},
+        {alone && q->host_limit && !plan->host, moments == HZP_BF16 ? "--moments bf16,in=host"
+                                                : moments == HZP_Q8 ? "--moments q8,in=host"
+                                                                    : "--moments f32,in=host"},
         {plan->dtype != HZP_BF16, "--dtype bf16"},
         {plan->serves, "a smaller --kv-memory"},
         {plan->serves && q->slots > 2, "fewer --slots"},
@@ -435,12 +454,13 @@ static int refuse(const struct hzp_memory_request *q, const struct hzp_memory_pl
                   struct hzp_err_text *reterr)
 {
     const char *option = too_large(q, plan);
-    char sum[320] = "", size[16], total[16], limit[16], advice[160];
+    char sum[320] = "", size[16], total[16], limit[16], advice[200];
     size_t at = 0;
     for (int i = 0; i < plan->lines; i++)
-        at += (size_t)snprintf(sum + at, sizeof(sum) - HZP_MIN(at, sizeof(sum) - 1), "%s%s %s",
-                               i ? " + " : "", plan->line[i].what,
-                               hzp_size_text(plan->line[i].bytes, size));
+        if (!plan->line[i].host)
+            at += (size_t)snprintf(sum + at, sizeof(sum) - HZP_MIN(at, sizeof(sum) - 1), "%s%s %s",
+                                   i ? " + " : "", plan->line[i].what,
+                                   hzp_size_text(plan->line[i].bytes, size));
     advise(q, plan, advice, sizeof(advice));
     return hzp_fail_param(reterr, option ? HZP_EINVAL : HZP_ENOMEM, option ? option : "",
                           "%s%snot enough memory: %s = %s, but only %s are available%s",
@@ -490,7 +510,15 @@ static int plan_all(const struct hzp_memory_request *q, const struct hzp_layout 
         HZP_TRY(plan_serving(q, layout, ret, reterr));
     if (ret->trains && q->copies)
         plan_copy(q, layout, ret);
-    return ret->total > q->limit ? refuse(q, ret, reterr) : HZP_OK;
+    if (ret->total > q->limit)
+        return refuse(q, ret, reterr);
+    char limit[16];
+    if (ret->host > q->host_limit) /* 0 only where there is none */
+        return hzp_wrong(reterr, "--moments",
+                         "in=host takes %s of the host's memory, of which half, %s, may be used; "
+                         "bf16 and q8 take less",
+                         hzp_size_text(ret->host, text), hzp_size_text(q->host_limit, limit));
+    return HZP_OK;
 }
 
 int hzp_memory_plan(const struct hzp_memory_request *q, const struct hzp_layout *layout,
@@ -511,6 +539,9 @@ void hzp_memory_plan_print(const struct hzp_memory_plan *plan, FILE *out)
                 hzp_size_text(plan->line[i].bytes, text), plan->line[i].how);
     fprintf(out, "  %-10s %10s", "total", hzp_size_text(plan->total, text));
     fprintf(out, "   of %s\n", hzp_size_text(plan->limit, text));
+    if (plan->host)
+        fprintf(out, "  %-10s %10s   of the host's, locked\n", "beside",
+                hzp_size_text(plan->host, text));
 }
 
 void hzp_memory_plan_log(const struct hzp_memory_plan *plan)
@@ -518,6 +549,6 @@ void hzp_memory_plan_log(const struct hzp_memory_plan *plan)
     for (int i = 0; i < plan->lines; i++)
         hzp_log(HZP_LOG_INFO, "engine", "memory part=\"%s\" bytes=%zu how=\"%s\"",
                 plan->line[i].what, plan->line[i].bytes, plan->line[i].how);
-    hzp_log(HZP_LOG_INFO, "engine", "memory total_bytes=%zu limit_bytes=%zu", plan->total,
-            plan->limit);
+    hzp_log(HZP_LOG_INFO, "engine", "memory total_bytes=%zu limit_bytes=%zu host_bytes=%zu",
+            plan->total, plan->limit, plan->host);
 }

@@ -18,12 +18,14 @@ struct hzp_memory_line {
     const char *what;
     char how[80]; /* "2 versions of 124.3 MB" */
     size_t bytes;
+    bool host; /* beside a device: of its host's memory, not in the total */
 };
 
 struct hzp_memory_plan {
     struct hzp_memory_line line[HZP_MEMORY_LINES_MAX];
     int lines;
-    size_t total, limit;
+    size_t total, limit; /* of the device's memory */
+    size_t host;         /* a device's: bytes of its host's memory, which is locked for it */
     /* values that follow from the plan */
     enum hzp_dtype dtype;
     bool fp8;          /* each slot has a copy of the projections in e4m3 */
