@@ -79,8 +79,14 @@ def table(schema, other=None, other_name=""):
     if any(same.values()):
         words = {"row": "", "ignored": "without effect ", "refused": "refused ", "open": "members of ",
                  "closed": "members of "}
-        lines += paragraph(f"As for {other_name}: " + "; ".join(
-            words[which] + ", ".join(names) for which, names in same.items() if names) + ".")
+        names = {name for _, name in found}
+        missing = [f"`{name}`" for _, name in theirs if name not in names]
+        if len(missing) < sum(map(len, same.values())):
+            text = f"All other fields are as for {other_name}"
+            lines += paragraph(text + (f", but there is no {', '.join(missing)}." if missing else "."))
+        else:
+            lines += paragraph(f"As for {other_name}: " + "; ".join(
+                words[which] + ", ".join(names) for which, names in same.items() if names) + ".")
     if own["ignored"]:
         lines += paragraph("No effect, and listed in `hzpserve.ignored`: " + ", ".join(
             f"`{name}` ({why})" for name, why in own["ignored"].items()) + ".")
