@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""The tables of fields in docs/API.md, from a server's /openapi.json.
+"""The tables of fields in docs/API.md and docs/API-LEARNING.md, from a server's /openapi.json.
 
-    dev/api_fields.py URL            rewrites the tables in docs/API.md
+    dev/api_fields.py URL            rewrites the tables
 
-A table stands between `<!-- fields NAME -->` and `<!-- end -->`; NAME is a schema of the document.
-tests/api/check_fields.py compares them.
+A table stands between `<!-- fields NAME -->` and `<!-- end -->`; NAME is a schema of the document.  With `<!-- fields
+NAME as OTHER -->` it lists what is the same for OTHER by name only.  tests/api/check_fields.py compares them.
 """
 import json
 import pathlib
@@ -14,8 +14,8 @@ import sys
 import textwrap
 import urllib.request
 
-DOCUMENT = pathlib.Path(__file__).parents[1] / "docs" / "API.md"
-PLACE = re.compile(r"(<!-- fields (\w+) -->\n).*?(<!-- end -->)", re.S)
+DOCUMENTS = [pathlib.Path(__file__).parents[1] / "docs" / name for name in ("API.md", "API-LEARNING.md")]
+PLACE = re.compile(r"(<!-- fields (\w+)(?: as (\w+))? -->\n).*?(<!-- end -->)", re.S)
 
 
 def kind(schema):
@@ -46,33 +46,60 @@ def paragraph(text):
     return ["", *textwrap.wrap(text, 110, break_long_words=False, break_on_hyphens=False)]
 
 
-def table(schema):
-    """The Markdown of a schema's fields."""
-    lines = ["| field | type | default | |", "|---|---|---|---|"]
-    ignored = []
+def entries(schema):
+    """What is said of each field, (kind, name) -> text, where kind is how the server treats it."""
+    found = {}
     for name, field in sorted(schema["properties"].items()):
         if field.get("x-ignored"):
-            ignored.append(f"`{name}` ({field['description']})")
+            found["ignored", name] = field["description"]
             continue
         preset = f"`{json.dumps(field['default'])}`" if "default" in field else ""
         note = field["description"]
         if name in schema.get("required", []):
             note = "**needed**: " + note
-        lines.append(f"| `{name}` | {kind(field)} | {preset} | {note} |")
-    if ignored:
-        lines += paragraph("No effect, and listed in `hzpserve.ignored`: " + ", ".join(ignored) + ".")
-    refused = schema.get("x-refused", {})
-    if refused:
+        found["row", name] = f"| `{name}` | {kind(field)} | {preset} | {note} |"
+    for name, why in sorted(schema.get("x-refused", {}).items()):
+        found["refused", name] = why
+    for path, row in sorted(schema.get("x-members", {}).items()):
+        found["open" if row["open"] else "closed", path] = ", ".join(known(row["names"]))
+    return found
+
+
+def table(schema, other=None, other_name=""):
+    """The Markdown of a schema's fields; those that `other` has alike are only named."""
+    found, theirs = entries(schema), entries(other) if other else {}
+    own = {"row": {}, "ignored": {}, "refused": {}, "open": {}, "closed": {}}
+    same = {which: [] for which in own}
+    for (which, name), text in found.items():
+        if theirs.get((which, name)) == text:
+            same[which].append(f"`{name}`")
+        else:
+            own[which][name] = text
+    lines = ["| field | type | default | |", "|---|---|---|---|", *own["row"].values()]
+    if any(same.values()):
+        words = {"row": "", "ignored": "without effect ", "refused": "refused ", "open": "members of ",
+                 "closed": "members of "}
+        names = {name for _, name in found}
+        missing = [f"`{name}`" for _, name in theirs if name not in names]
+        if len(missing) < sum(map(len, same.values())):
+            text = f"All other fields are as for {other_name}"
+            lines += paragraph(text + (f", but there is no {', '.join(missing)}." if missing else "."))
+        else:
+            lines += paragraph(f"As for {other_name}: " + "; ".join(
+                words[which] + ", ".join(names) for which, names in same.items() if names) + ".")
+    if own["ignored"]:
+        lines += paragraph("No effect, and listed in `hzpserve.ignored`: " + ", ".join(
+            f"`{name}` ({why})" for name, why in own["ignored"].items()) + ".")
+    if own["refused"]:
         whys = {}
-        for name, why in sorted(refused.items()):
+        for name, why in own["refused"].items():
             whys.setdefault(why, []).append(f"`{name}`")
         lines += paragraph("Refused, unless the value asks for nothing: " + "; ".join(
             f"{', '.join(names)} ({why})" for why, names in whys.items()) + ".")
-    for is_open, words in ((False, "refused"), (True, "ignored and listed")):
-        rows = [f"`{path}` ({', '.join(known(row['names']))})"
-                for path, row in sorted(schema.get("x-members", {}).items()) if row["open"] == is_open]
-        if rows:
-            lines += paragraph(f"Objects whose other members are {words}: " + "; ".join(rows) + ".")
+    for which, words in (("closed", "refused"), ("open", "ignored and listed")):
+        if own[which]:
+            lines += paragraph(f"Objects whose other members are {words}: " + "; ".join(
+                f"`{path}` ({names})" for path, names in own[which].items()) + ".")
     return "\n".join(lines) + "\n"
 
 
@@ -82,15 +109,16 @@ def known(names):
 
 
 def made(text, openapi):
-    """API.md with the tables of this description."""
+    """A document with the tables of this description."""
     schemas = openapi["components"]["schemas"]
-    return PLACE.sub(lambda m: m[1] + table(schemas[m[2]]) + m[3], text)
+    return PLACE.sub(lambda m: m[1] + table(schemas[m[2]], schemas.get(m[3]), m[3]) + m[4], text)
 
 
 def main():
     with urllib.request.urlopen(sys.argv[1] + "/openapi.json") as answer:
         openapi = json.load(answer)
-    DOCUMENT.write_text(made(DOCUMENT.read_text(), openapi))
+    for document in DOCUMENTS:
+        document.write_text(made(document.read_text(), openapi))
 
 
 if __name__ == "__main__":

@@ -2,7 +2,7 @@
 /* hzpserve plan [MODEL]: prints the plan of one step as a table, writes a trace of a run, or
  * compares its duration with the sequential plan of the same step.
  * hzpserve plan FILE.json: paths of micro-batches over slow links, from a file of nodes and links
- * (docs/OPERATIONS.md).
+ * (docs/RANKS.md).
  *
  * The step is synthetic: a number of decode rows at a given position, a chunk of one prompt, and a
  * training micro-batch.  Without MODEL the model is a built-in one of 135 million parameters with

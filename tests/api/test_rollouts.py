@@ -126,7 +126,7 @@ def run(server, *words, status=0):
 def readme():
     """The commands of the README's section, as words without the program."""
     text = pathlib.Path(__file__).parents[2].joinpath("README.md").read_text()
-    section = text.split("## Better at what can be checked\n")[1].split("\n## ")[0].replace("\\\n", "")
+    section = text.split("## Learning from its own answers\n")[1].split("\n## ")[0].replace("\\\n", "")
     program = "    build/hzpserve "
     return [shlex.split(line[len(program):]) for line in section.splitlines() if line.startswith(program)]
 

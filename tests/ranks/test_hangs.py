@@ -87,7 +87,7 @@ def stays_here(root, ports):
     found = listening(all_)
     beyond = [(all_[pid][0], str(ip), port) for pid, ip, port in found if not ip.is_loopback]
     # mpirun cannot be told on which address it listens for its daemons, which do not exist here, and it does not run
-    # without: docs/OPERATIONS.md says so.  That is one socket of each IP; those of the ranks and of PMIx are this
+    # without: docs/RANKS.md says so.  That is one socket of each IP; those of the ranks and of PMIx are this
     # machine's.
     own = [each for each in beyond if each[0].startswith(("mpirun", "mpiexec"))]
     assert beyond == own and len(own) == len({ip for _, ip, _ in own}) <= 2, beyond

@@ -15,7 +15,7 @@
  *
  * A name that is in no group is refused, or in an open set ignored.  So a field that a parser reads
  * and this table lacks never reaches the parser of a closed set; tests/api/check_fields.py compares
- * the table with the parsers' sources, with what a server accepts, and with docs/API.md.
+ * the table with the parsers' sources, with what a server accepts, and with docs/API*.md.
  *
  * Thread: any; constants.
  */

@@ -107,7 +107,7 @@ def field_schema(field, schemas, nullable):
 
 
 def body_schema(body, table):
-    """x-ignored, x-refused and x-members are ours, for docs/API.md."""
+    """x-ignored, x-refused and x-members are ours, for docs/API*.md."""
     fields, needed, refused = {}, [], {}
     for group in body["groups"]:
         for name, field in table["groups"][group].items():
