@@ -77,6 +77,21 @@ int hzp_file_read(const char *path, uint64_t most, char **ret, size_t *ret_bytes
 
 static const size_t write_most = (size_t)1 << 30; /* by one call of the system */
 
+int64_t hzp_file_read_at(int fd, void *ret, size_t size, uint64_t at)
+{
+    size_t got = 0;
+    while (got < size) {
+        ssize_t n =
+            pread(fd, (char *)ret + got, HZP_MIN(size - got, (size_t)1 << 30), (off_t)(at + got));
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n <= 0)
+            return n < 0 ? HZP_EIO : (int64_t)got;
+        got += (size_t)n;
+    }
+    return (int64_t)got;
+}
+
 int hzp_file_write(int fd, const void *data, size_t size)
 {
     const char *at = data;

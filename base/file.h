@@ -28,6 +28,10 @@ int hzp_file_read(const char *path, uint64_t most, char **ret, size_t *ret_bytes
 /* Writes all of it, in several calls where the system takes less.  HZP_EIO: errno says why. */
 int hzp_file_write(int fd, const void *data, size_t size);
 
+/* Reads `size` bytes from `at` on, fewer only at the file's end; how many, or HZP_EIO: errno says
+ * why. */
+int64_t hzp_file_read_at(int fd, void *ret, size_t size, uint64_t at);
+
 /* Writes the file under the name PATH.tmp, syncs it and renames it.  HZP_EIO names the file; what
  * was at `path` before is still there. */
 int hzp_file_put(const char *path, const void *data, size_t size, struct hzp_err_text *reterr);

@@ -2,7 +2,7 @@
 /* device/meter.h - how fast this process computes and sends: for each op of training, and for
  * transfers, the time taken and the work done.
  *
- * Ranks compare their rates to find one that is slower than the others (mesh/peers/stragglers.h).
+ * Ranks compare their rates to find one that is slower than the others (mesh/peers/stragglers.c).
  * Work is in units that are the same on all ranks: an op's operations and bytes (hzp_op_cost), a
  * transfer's bytes on the wire.
  *

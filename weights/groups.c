@@ -24,18 +24,29 @@ struct hzp_shards hzp_shards_of(const struct hzp_shards *shards)
     return s;
 }
 
+int32_t hzp_stage_speed(const struct hzp_shards *shards, int32_t stage)
+{
+    bool given = stage < HZP_STAGE_SPEEDS_MAX && shards->speed[stage];
+    return given ? shards->speed[stage] : 100;
+}
+
 /* The layer that stage s ends with, when the one before it has ended with `from`. */
-static int32_t end_of_stage(const struct hzp_layout *layout, int32_t stages, int32_t s,
-                            int32_t from)
+static int32_t end_of_stage(const struct hzp_layout *layout, const struct hzp_shards *shards,
+                            int32_t s, int32_t from)
 {
     const struct hzp_model_config *c = &layout->config;
-    int32_t layers = layout->units - 2, end = from;
+    int32_t layers = layout->units - 2, stages = shards->stages, end = from;
+    size_t speeds = 0, so_far = 0;
     size_t head = (size_t)c->vocab * (size_t)c->width, all = head, before = head;
     for (int32_t l = 0; l < layers; l++)
         all += layout->unit[1 + l].elements;
     for (int32_t l = 0; l < from; l++)
         before += layout->unit[1 + l].elements;
-    size_t aim = all / (size_t)stages * (size_t)(s + 1);
+    for (int32_t i = 0; i < stages; i++) {
+        speeds += (size_t)hzp_stage_speed(shards, i);
+        so_far += i <= s ? (size_t)hzp_stage_speed(shards, i) : 0;
+    }
+    size_t aim = all / speeds * so_far;
     while (end < layers && before + layout->unit[1 + end].elements / 2 <= aim)
         before += layout->unit[1 + end++].elements;
     return s == stages - 1 ? layers : HZP_MIN(HZP_MAX(end, from + 1), layers - (stages - 1 - s));
@@ -53,7 +64,7 @@ int hzp_stages_cut(struct hzp_shards *shards, const struct hzp_layout *layout,
     shards->layer_end = 0;
     for (int32_t s = 0; s <= shards->rank; s++) {
         shards->layer = shards->layer_end;
-        shards->layer_end = end_of_stage(layout, shards->stages, s, shards->layer);
+        shards->layer_end = end_of_stage(layout, shards, s, shards->layer);
     }
     return HZP_OK;
 }

@@ -29,6 +29,7 @@
 
 /* Sums of squares go by blocks of this many elements, so that a block never lies in two shards. */
 enum { HZP_BLOCK_ELEMENTS = 4096, HZP_GROUP_RANKS_MAX = 1024 };
+enum { HZP_STAGE_SPEEDS_MAX = 16 }; /* stages of which speeds can be told apart */
 
 struct hzp_groups {
     int32_t ranks, z1, z2, z3;
@@ -43,10 +44,16 @@ struct hzp_shards {
     /* Above 1: the ranks are so many stages, and the groups those of one rank.  This one has layers
      * [layer, layer_end), and as rank 0 the embedding, the final norm and the head, too. */
     int32_t stages, layer, layer_end;
+    /* How fast each stage computes, in hundredths of the fastest one; 0: equally fast. */
+    uint8_t speed[HZP_STAGE_SPEEDS_MAX];
 };
 
-/* Cuts the layers of a model into stages of about equal numbers of elements, the head counted as
- * rank 0's, and fills in those of shards->rank.  HZP_EINVAL: fewer layers than stages. */
+/* The speed of a stage in hundredths; 100 where none was given. */
+int32_t hzp_stage_speed(const struct hzp_shards *shards, int32_t stage);
+
+/* Cuts the layers of a model into stages that take about equally long: of elements in proportion to
+ * their speeds, the head counted as rank 0's.  Fills in the layers of shards->rank.  HZP_EINVAL:
+ * fewer layers than stages. */
 int hzp_stages_cut(struct hzp_shards *shards, const struct hzp_layout *layout,
                    struct hzp_err_text *reterr);
 

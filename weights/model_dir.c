@@ -17,8 +17,7 @@ struct hzp_model_reader {
     char *dir;
     const struct hzp_layout *layout;
     enum hzp_dtype type;
-    int32_t next;               /* index of the layout->disk that is converted next */
-    uint64_t checksum;          /* over the units converted so far */
+    uint64_t checksum;          /* over the units that hzp_model_load has read */
     char (*file)[NAME_MAX + 1]; /* the shards' names */
     int32_t files;
     struct hzp_safetensors **st;            /* one per file */
@@ -260,17 +259,19 @@ static int place_all(struct hzp_model_reader *load)
     return HZP_OK;
 }
 
-/* Zeroes the padding between a unit's tensors, so that a version's checksum depends on its
- * parameters only. */
-static void zero_padding(const struct hzp_layout *l, int32_t u, const struct hzp_unit_view *host)
+/* Zeroes the padding between a unit's tensors, as far as it is among elements [first, last), so
+ * that a version's checksum depends on its parameters only. */
+static void zero_padding(const struct hzp_layout *l, int32_t u, size_t first, size_t last,
+                         size_t size, char *to)
 {
     const struct hzp_unit *unit = &l->unit[u];
-    size_t size = hzp_dtype_size(host->type);
     for (int32_t i = unit->first; i < unit->first + unit->tensors; i++) {
         const struct hzp_tensor *t = &l->tensor[i];
-        size_t end = t->offset + (size_t)t->rows * (size_t)t->cols;
+        size_t end = HZP_MAX(t->offset + (size_t)t->rows * (size_t)t->cols, first);
         size_t next = i + 1 < unit->first + unit->tensors ? t[1].offset : unit->elements;
-        memset((char *)host->base + end * size, 0, (next - end) * size);
+        next = HZP_MIN(next, last);
+        if (end < next)
+            memset(to + (end - first) * size, 0, (next - end) * size);
     }
 }
 
@@ -338,21 +339,6 @@ static int take_tensor(struct hzp_model_reader *load, int32_t i, size_t first, s
     return HZP_OK;
 }
 
-static int take_unit(void *ctx, int32_t u, const struct hzp_unit_view *host)
-{
-    struct hzp_model_reader *load = ctx;
-    const struct hzp_layout *l = load->layout;
-    size_t size = hzp_dtype_size(load->type);
-    zero_padding(l, u, host);
-    for (; load->next < l->disks && l->tensor[l->disk[load->next].tensor].unit == u; load->next++) {
-        const struct hzp_disk_tensor *d = &l->disk[load->next];
-        HZP_TRY(take_tensor(load, load->next, 0, disk_elements(l, d),
-                            (char *)host->base + disk_offset(l, d) * size));
-    }
-    load->checksum += hzp_unit_checksum(host);
-    return HZP_OK;
-}
-
 /* A directory without a config.json that can be read is none. */
 static bool is_wrapped(const char *dir)
 {
@@ -411,8 +397,7 @@ int hzp_model_read(struct hzp_model_reader *load, int32_t u, size_t first, size_
     HZP_ASSERT(u >= 0 && u < l->units && first <= l->unit[u].elements &&
                count <= l->unit[u].elements - first);
     load->reterr = reterr;
-    if (count)
-        memset(ret, 0, count * size);
+    zero_padding(l, u, first, first + count, size, ret);
     for (int32_t i = 0; i < l->disks; i++) {
         const struct hzp_disk_tensor *d = &l->disk[i];
         size_t begin = disk_offset(l, d), end = begin + disk_elements(l, d);
@@ -421,6 +406,14 @@ int hzp_model_read(struct hzp_model_reader *load, int32_t u, size_t first, size_
             HZP_TRY(
                 take_tensor(load, i, from - begin, to - from, (char *)ret + (from - first) * size));
     }
+    return HZP_OK;
+}
+
+static int take_unit(void *ctx, int32_t u, const struct hzp_unit_view *host)
+{
+    struct hzp_model_reader *load = ctx;
+    HZP_TRY(hzp_model_read(load, u, 0, host->elements, host->base, load->reterr));
+    load->checksum += hzp_unit_checksum(host);
     return HZP_OK;
 }
 

@@ -9,7 +9,7 @@
  */
 #pragma once
 
-#include "weights/units.h"
+#include "weights/unit_stream.h"
 #include "weights/safetensors.h"
 
 /* Reads every parameter from dir's model.safetensors, or from the shards that
@@ -43,15 +43,10 @@ void hzp_model_close(struct hzp_model_reader *reader); /* NULL: no effect */
 int hzp_model_save(const char *dir, struct hzp_device *dev, const struct hzp_units *units,
                    const char *source_dir, struct hzp_err_text *reterr);
 
-/* Where a save gets units from that are not resident as a whole. */
-struct hzp_unit_source {
-    /* *ret: unit u's contents in host memory, valid until the next call. */
-    int (*read)(void *ctx, int32_t u, const void **ret, struct hzp_err_text *reterr);
-    void *ctx;
-};
-/* The same as hzp_model_save for units of that type that the source reads, in order. */
-int hzp_model_save_from(const char *dir, const struct hzp_layout *layout, enum hzp_dtype type,
-                        const struct hzp_unit_source *source, const char *source_dir,
+/* The same for the weights of a source, which are read in order.  *ret_checksum: their
+ * hzp_units_checksum; NULL: not wanted. */
+int hzp_model_save_from(const char *dir, const struct hzp_unit_source *source,
+                        const char *source_dir, uint64_t *ret_checksum,
                         struct hzp_err_text *reterr);
 
 /* The names of the files that a save copies, config.json first; NULL: there are not so many. */

@@ -16,10 +16,10 @@ struct save {
     const char *dir, *source_dir;
     const struct hzp_layout *layout;
     enum hzp_dtype type;
-    struct hzp_device *dev; /* NULL: the units are in host memory */
-    const struct hzp_units *units;
-    const struct hzp_unit_source *source; /* instead of units */
-    int32_t *shard;                       /* [layout->disks] the shard of each */
+    const struct hzp_unit_source *source;
+    int32_t next;      /* units from this one on are not in the checksum yet */
+    uint64_t checksum; /* of the others */
+    int32_t *shard;    /* [layout->disks] the shard of each */
     int32_t shards;
     struct hzp_err_text *reterr;
 };
@@ -155,18 +155,6 @@ static void declare_shard(const struct save *save, int32_t shard, struct hzp_st_
     }
 }
 
-static int read_unit(const struct save *save, int32_t u, const void **ret, void **ret_owned)
-{
-    *ret_owned = NULL;
-    if (save->source)
-        return save->source->read(save->source->ctx, u, ret, save->reterr);
-    struct hzp_unit_view view = hzp_unit_view(save->units, u);
-    int r = hzp_unit_read(save->dev, &view, ret, ret_owned);
-    return r < 0 ? hzp_fail(save->reterr, r, "%s: cannot copy a layer to host memory: %s",
-                            save->dir, hzp_err_name(r))
-                 : HZP_OK;
-}
-
 /* Writes rows that lie in another order than the file's. */
 static int write_turned(const struct save *save, const struct hzp_disk_tensor *d, const char *rows,
                         size_t row_bytes, struct hzp_st_writer *w)
@@ -181,15 +169,19 @@ static int write_turned(const struct save *save, const struct hzp_disk_tensor *d
 }
 
 /* Writes the shard's tensors of unit u, which are consecutive in layout->disk, starting at *at. */
-static int write_unit(const struct save *save, int32_t shard, int32_t u, int32_t *at,
+static int write_unit(struct save *save, int32_t shard, int32_t u, int32_t *at,
                       struct hzp_st_writer *w)
 {
     const struct hzp_layout *l = save->layout;
     size_t size = hzp_dtype_size(save->type);
     HZP_FREED void *owned = NULL;
-    const void *data;
-    HZP_TRY(read_unit(save, u, &data, &owned));
-    const char *host = data;
+    struct hzp_unit_view view;
+    HZP_TRY(
+        save->source->read(save->source->ctx, HZP_STATE_WEIGHTS, u, &view, &owned, save->reterr));
+    const char *host = view.base;
+    if (u >= save->next) /* not a unit whose beginning is in the shard before */
+        save->checksum += hzp_unit_checksum(&view);
+    save->next = u + 1;
     for (; *at < l->disks; ++*at) {
         const struct hzp_disk_tensor *d = &l->disk[*at];
         const struct hzp_tensor *t = &l->tensor[d->tensor];
@@ -203,7 +195,7 @@ static int write_unit(const struct save *save, int32_t shard, int32_t u, int32_t
     return HZP_OK;
 }
 
-static int fill_shard(const struct save *save, int32_t shard, struct hzp_st_writer *w)
+static int fill_shard(struct save *save, int32_t shard, struct hzp_st_writer *w)
 {
     const struct hzp_layout *l = save->layout;
     int32_t at = 0;
@@ -215,7 +207,7 @@ static int fill_shard(const struct save *save, int32_t shard, struct hzp_st_writ
     return HZP_OK;
 }
 
-static int write_shard(const struct save *save, int32_t shard)
+static int write_shard(struct save *save, int32_t shard)
 {
     char name[NAME_SIZE], path[PATH_MAX];
     struct hzp_st_writer *w;
@@ -259,9 +251,10 @@ static int remove_stale(const struct save *save)
     return HZP_OK;
 }
 
-/* Everything in *save but the shards is set. */
 static int save_model(struct save *save, size_t shard_bytes)
 {
+    save->layout = save->source->part[HZP_STATE_WEIGHTS]->layout;
+    save->type = save->source->part[HZP_STATE_WEIGHTS]->type;
     if (strlen(save->dir) > PATH_MAX - 128 || strlen(save->source_dir) > PATH_MAX - 128)
         return hzp_fail(save->reterr, HZP_EINVAL, "the path of the model directory is too long");
     if (mkdir(save->dir, 0777) < 0 && errno != EEXIST)
@@ -281,12 +274,10 @@ static int save_model(struct save *save, size_t shard_bytes)
 int hzp_model_save_shards(const char *dir, struct hzp_device *dev, const struct hzp_units *units,
                           const char *source_dir, size_t shard_bytes, struct hzp_err_text *reterr)
 {
+    struct hzp_weights_source from;
     struct save save = {.dir = dir,
                         .source_dir = source_dir,
-                        .layout = units->layout,
-                        .type = units->type,
-                        .dev = dev,
-                        .units = units,
+                        .source = hzp_weights_source(dev, units, &from),
                         .reterr = reterr};
     return save_model(&save, shard_bytes);
 }
@@ -297,17 +288,14 @@ int hzp_model_save(const char *dir, struct hzp_device *dev, const struct hzp_uni
     return hzp_model_save_shards(dir, dev, units, source_dir, file_bytes, reterr);
 }
 
-int hzp_model_save_from(const char *dir, const struct hzp_layout *layout, enum hzp_dtype type,
-                        const struct hzp_unit_source *source, const char *source_dir,
-                        struct hzp_err_text *reterr)
+int hzp_model_save_from(const char *dir, const struct hzp_unit_source *source,
+                        const char *source_dir, uint64_t *ret_checksum, struct hzp_err_text *reterr)
 {
-    struct save save = {.dir = dir,
-                        .source_dir = source_dir,
-                        .layout = layout,
-                        .type = type,
-                        .source = source,
-                        .reterr = reterr};
-    return save_model(&save, file_bytes);
+    struct save save = {.dir = dir, .source_dir = source_dir, .source = source, .reterr = reterr};
+    HZP_TRY(save_model(&save, file_bytes));
+    if (ret_checksum)
+        *ret_checksum = save.checksum;
+    return HZP_OK;
 }
 
 int hzp_model_copy_texts(const char *dir, const char *source_dir, struct hzp_err_text *reterr)

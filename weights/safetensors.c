@@ -268,22 +268,14 @@ static int check_whole(struct hzp_safetensors *st, uint64_t data, uint64_t data_
 static int read_at(const struct hzp_safetensors *st, uint64_t at, void *ret, size_t size,
                    struct hzp_err_text *reterr)
 {
-    char *to = ret;
-    while (size) {
-        ssize_t n = pread(st->fd, to, HZP_MIN(size, (size_t)1 << 30), (off_t)at);
-        if (n < 0 && errno == EINTR)
-            continue;
-        if (n < 0)
-            return hzp_fail(reterr, HZP_EIO, "%s: %s", st->path, strerror(errno));
-        if (n == 0)
-            return hzp_fail(reterr, HZP_EIO,
-                            "%s: has become shorter while it was read: it ends at byte %" PRIu64,
-                            st->path, at);
-        to += n;
-        at += (uint64_t)n;
-        size -= (size_t)n;
-    }
-    return HZP_OK;
+    int64_t n = hzp_file_read_at(st->fd, ret, size, at);
+    if (n < 0)
+        return hzp_fail(reterr, HZP_EIO, "%s: %s", st->path, strerror(errno));
+    return (size_t)n == size
+               ? HZP_OK
+               : hzp_fail(reterr, HZP_EIO,
+                          "%s: has become shorter while it was read: it ends at byte %" PRIu64,
+                          st->path, at + (uint64_t)n);
 }
 
 static int open_file(const char *path, struct hzp_safetensors *st, struct hzp_err_text *reterr)

@@ -71,6 +71,7 @@ const char *hzp_safetensors_meta(const struct hzp_safetensors *st, const char *k
 struct hzp_st_writer;
 /* HZP_EIO: the temporary file cannot be created. */
 int hzp_st_writer_open(const char *path, struct hzp_st_writer **ret, struct hzp_err_text *reterr);
+/* After data were passed: only for a key that has a value of the same length. */
 void hzp_st_writer_meta(struct hzp_st_writer *w, const char *key, const char *value);
 void hzp_st_writer_declare(struct hzp_st_writer *w, const char *name, enum hzp_disk_type type,
                            int32_t dims, const int64_t *shape);

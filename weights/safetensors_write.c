@@ -11,7 +11,8 @@ struct hzp_st_writer {
     int fd;
     json_t *header, *meta;
     uint64_t declared, written; /* bytes of data */
-    bool header_written, failed;
+    size_t header_bytes;        /* in the file; 0: not yet */
+    bool changed, failed;       /* changed: the header is to be written again */
 };
 
 static int fail_io(struct hzp_st_writer *w, const char *what, struct hzp_err_text *reterr)
@@ -42,14 +43,16 @@ int hzp_st_writer_open(const char *path, struct hzp_st_writer **ret, struct hzp_
 
 void hzp_st_writer_meta(struct hzp_st_writer *w, const char *key, const char *value)
 {
-    HZP_ASSERT(!w->header_written);
+    const char *then = json_string_value(json_object_get(w->meta, key));
+    HZP_ASSERT(!w->header_bytes || (then && strlen(then) == strlen(value)));
+    w->changed = w->header_bytes;
     HZP_ASSERT(json_object_set_new(w->meta, key, json_string(value)) == 0);
 }
 
 void hzp_st_writer_declare(struct hzp_st_writer *w, const char *name, enum hzp_disk_type type,
                            int32_t dims, const int64_t *shape)
 {
-    HZP_ASSERT(!w->header_written && dims >= 0 && dims <= HZP_DIMS_MAX);
+    HZP_ASSERT(!w->header_bytes && dims >= 0 && dims <= HZP_DIMS_MAX);
     HZP_ASSERT(!json_object_get(w->header, name));
     json_t *list = json_array();
     uint64_t bytes = hzp_disk_type_size(type);
@@ -87,7 +90,8 @@ static int write_header(struct hzp_st_writer *w, struct hzp_err_text *reterr)
     memset(text + used, ' ', padded - used);
     for (int i = 0; i < 8; i++)
         length[i] = (unsigned char)((uint64_t)padded >> (8 * i));
-    w->header_written = true;
+    HZP_ASSERT(!w->header_bytes || w->header_bytes == padded);
+    w->header_bytes = padded;
     HZP_TRY(write_all(w, length, sizeof(length), reterr));
     return write_all(w, text, padded, reterr);
 }
@@ -95,7 +99,7 @@ static int write_header(struct hzp_st_writer *w, struct hzp_err_text *reterr)
 int hzp_st_writer_data(struct hzp_st_writer *w, const void *data, size_t size,
                        struct hzp_err_text *reterr)
 {
-    if (!w->header_written)
+    if (!w->header_bytes)
         HZP_TRY(write_header(w, reterr));
     HZP_ASSERT(size <= w->declared - w->written);
     w->written += size;
@@ -108,7 +112,9 @@ int hzp_st_writer_finish(struct hzp_st_writer *w, struct hzp_err_text *reterr)
     HZP_ASSERT(w->failed || w->written == w->declared);
     if (w->failed)
         r = hzp_fail(reterr, HZP_EIO, "%s: an earlier write failed", w->temporary);
-    else if (!w->header_written)
+    else if (w->changed && lseek(w->fd, 0, SEEK_SET) < 0)
+        r = fail_io(w, "seek", reterr);
+    else if (!w->header_bytes || w->changed)
         r = write_header(w, reterr);
     if (r == HZP_OK && fsync(w->fd) < 0)
         r = fail_io(w, "fsync", reterr);

@@ -112,14 +112,16 @@ struct hzp_mat hzp_units_mat(const struct hzp_units *units, enum hzp_role role, 
     return (struct hzp_mat){at, t->rows, t->cols, t->cols, units->type};
 }
 
-int hzp_unit_read(struct hzp_device *dev, const struct hzp_unit_view *view, const void **ret,
-                  void **ret_owned)
+int hzp_unit_read(struct hzp_device *dev, const struct hzp_unit_view *view,
+                  struct hzp_unit_view *ret, void **ret_owned)
 {
+    const void *data = view->base;
     HZP_ASSERT(view->base);
-    if (dev)
-        return hzp_device_view(dev, view->base, hzp_unit_bytes(view), ret, ret_owned);
-    *ret = view->base;
     *ret_owned = NULL;
+    if (dev)
+        HZP_TRY(hzp_device_view(dev, view->base, hzp_unit_bytes(view), &data, ret_owned));
+    *ret = *view;
+    ret->base = (void *)(uintptr_t)data;
     return HZP_OK;
 }
 
@@ -244,12 +246,10 @@ int hzp_units_checksum(struct hzp_device *dev, const struct hzp_units *units, ui
 {
     *ret = 0;
     for (int32_t u = 0; u < units->layout->units; u++) {
-        const void *data;
         void *owned;
-        struct hzp_unit_view view = hzp_unit_view(units, u), host = view;
-        HZP_TRY(hzp_unit_read(dev, &view, &data, &owned));
-        host.base = (void *)(uintptr_t)data;
-        *ret += hzp_unit_checksum(&host);
+        struct hzp_unit_view view = hzp_unit_view(units, u);
+        HZP_TRY(hzp_unit_read(dev, &view, &view, &owned));
+        *ret += hzp_unit_checksum(&view);
         free(owned);
     }
     return HZP_OK;

@@ -69,11 +69,11 @@ struct hzp_mat hzp_units_mat(const struct hzp_units *units, enum hzp_role role, 
 /* --- From the host, unit by unit --------------------------------------------------------------
  * dev: whose memory the units are in; NULL: host memory. */
 
-/* The resident part's contents in host memory: the part itself, or a copy in *ret_owned, which the
- * caller frees (else *ret_owned is NULL).  HZP_ENOMEM: no memory for the copy; HZP_EDEVICE: the
- * copy failed; there is nothing to free then. */
-int hzp_unit_read(struct hzp_device *dev, const struct hzp_unit_view *view, const void **ret,
-                  void **ret_owned);
+/* *ret, which may be *view: the resident part in host memory: the part itself, or a copy in
+ * *ret_owned, which the caller frees (else *ret_owned is NULL).  HZP_ENOMEM: no memory for the
+ * copy; HZP_EDEVICE: the copy failed; there is nothing to free then. */
+int hzp_unit_read(struct hzp_device *dev, const struct hzp_unit_view *view,
+                  struct hzp_unit_view *ret, void **ret_owned);
 
 /* Calls fill for each unit in order, with a view of all of it in host memory: the unit itself, or a
  * buffer whose resident part is copied to the unit afterwards.  Stops at the first error of fill;

@@ -125,7 +125,7 @@ int hzp_cmd_devices(const struct hzp_options *options)
 {
     struct hzp_about about;
     const char *name;
-    json_t *all = json_array();
+    json_auto_t *all = json_array();
     for (int i = 0; (name = hzp_device_about(i, &about)); i++) {
         if (!about.none[0] && !about.devices)
             continue; /* the simulator: not a device of the machine */
@@ -144,6 +144,5 @@ int hzp_cmd_devices(const struct hzp_options *options)
         HZP_FREED char *text = json_dumps(top, JSON_INDENT(2));
         printf("%s\n", text ? text : "{}");
     }
-    json_decref(all);
     return 0;
 }

@@ -175,27 +175,30 @@ static int fetch_units(struct pull *p)
 
 /* --- The directory ---------------------------------------------------------------------------- */
 
-static int read_unit(void *ctx, int32_t u, const void **ret, struct hzp_err_text *reterr)
+static int read_unit(void *ctx, enum hzp_state_part part, int32_t u, struct hzp_unit_view *ret,
+                     void **ret_owned, struct hzp_err_text *reterr)
 {
     struct pull *p = ctx;
-    size_t elements = p->layout.unit[u].elements;
     struct hzp_upload_fill fill = {.up = p->units, .reterr = reterr};
-    const struct hzp_unit_view host = {
+    size_t elements = p->layout.unit[u].elements;
+    *ret = (struct hzp_unit_view){
         .base = p->unit, .type = p->m.type, .elements = elements, .part = {0, elements}};
-    *ret = p->unit;
-    return hzp_upload_fill(&fill, u, &host);
+    *ret_owned = NULL;
+    return hzp_upload_fill(&fill, u, ret);
 }
 
 static int write_model(struct pull *p, const char *to)
 {
     char path[PATH_MAX + 16], checksum[20];
-    struct hzp_unit_source source = {read_unit, p};
+    struct hzp_units weights = {.layout = &p->layout, .type = p->m.type};
+    struct hzp_unit_source source = {
+        .read = read_unit, .ctx = p, .part = {[HZP_STATE_WEIGHTS] = &weights}};
     p->unit = malloc(hzp_layout_largest(&p->layout) * hzp_dtype_size(p->m.type));
     if (!p->unit)
         return hzp_fail(p->reterr, HZP_ENOMEM, "not enough memory for a unit");
     hzp_checkpoint_remove(to);
     HZP_TRY(hzp_upload_hold(p->units, p->m.checksum, p->reterr));
-    int r = hzp_model_save_from(to, &p->layout, p->m.type, &source, p->stage, p->reterr);
+    int r = hzp_model_save_from(to, &source, p->stage, NULL, p->reterr);
     hzp_upload_release(p->units, false);
     HZP_TRY(r);
     hzp_checksum_text(p->m.checksum, checksum);

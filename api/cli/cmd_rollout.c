@@ -520,8 +520,9 @@ static int save(void *ctx, const struct hzp_border *border)
 {
     const struct result *w = ctx;
     const struct hzp_assembly *a = &w->engine->parts;
-    return hzp_checkpoint_save_model(w->out, a->model, a->trainer, hzp_weights_current(a->weights),
-                                     a->source_dir, w->copy, w->err);
+    struct hzp_train_state state;
+    hzp_trainer_state(a->trainer, hzp_weights_current(a->weights), &state);
+    return hzp_checkpoint_save_model(w->out, &state.source, a->source_dir, w->copy, NULL, w->err);
 }
 
 /* A job that was interrupted does not go on: the next one has the updates that are missing. */

@@ -338,7 +338,7 @@ static int confirm_all(struct job *j, struct hzp_assembly *bench, struct hzp_sea
     uint64_t begin = hzp_now_ns(), saved = begin;
     double limit = j->settings->seconds * 1e9;
     double unspent = limit - spent_ns(j), until = HZP_MAX(unspent, limit / 4);
-    bool *tried = hzp_xcalloc((size_t)j->plans.entries + 1, sizeof(*tried));
+    HZP_FREED bool *tried = hzp_xcalloc((size_t)j->plans.entries + 1, sizeof(*tried));
     struct confirmed count = {0, 0, 0};
     int32_t i, all, open;
     int r = HZP_OK;
@@ -357,7 +357,6 @@ static int confirm_all(struct job *j, struct hzp_assembly *bench, struct hzp_sea
             saved = hzp_now_ns();
         }
     }
-    free(tried);
     end_bar(j);
     HZP_TRY(r);
     if (all)

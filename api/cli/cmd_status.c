@@ -32,6 +32,7 @@ enum { PAGE_BYTES_MAX = 4 << 20 };
     X(UPDATES, "updates_per_second", "hzpserve_train_updates_total", "", true)                     \
     X(TRAINED, "trained_tokens_per_second", "hzpserve_train_rows_total", "", true)                 \
     X(LOSS, "loss", "hzpserve_train_loss", "", false)                                              \
+    X(MISMATCH, "mismatch_k3", "hzpserve_mismatch_k3", "", false)                                  \
     X(EXAMPLES, "examples_waiting", "hzpserve_examples_waiting", "", false)                        \
     X(LEFT, "estimated_seconds", "hzpserve_learn_estimated_seconds", "", false)                    \
     X(OLDEST, "oldest_example_seconds", "hzpserve_learn_oldest_seconds", "", false)                \
@@ -151,6 +152,8 @@ static void print_learning(const struct look *now)
     if (v[LOSS] > 0)
         printf("; loss of the last one %.4f", v[LOSS]);
     printf("\n");
+    if (!isnan(v[MISMATCH]))
+        printf("differs   answers from what training computes of them: k3 %.1e\n", v[MISMATCH]);
     if (v[EXAMPLES] < 1) {
         printf("waits     no example\n");
         return;

@@ -518,9 +518,10 @@ static int save(struct run *run, struct hzp_err_text *reterr)
     if (run->step == run->saved_step)
         return HZP_OK;
     HZP_TRY(rest(run, reterr));
-    HZP_TRY(hzp_checkpoint_write(run->settings->out, (uint64_t)run->step, run->parts.model,
-                                 run->parts.trainer, hzp_weights_current(run->parts.weights),
-                                 run->source_dir, run->options, run->note, reterr));
+    struct hzp_train_state state;
+    hzp_trainer_state(run->parts.trainer, hzp_weights_current(run->parts.weights), &state);
+    HZP_TRY(hzp_checkpoint_write(run->settings->out, (uint64_t)run->step, &state, run->source_dir,
+                                 run->options, run->note, reterr));
     char best[64];
     const char *needed = best;
     snprintf(best, sizeof(best), "checkpoint-%" PRId64, hzp_train_log_best(run->log).step);
@@ -631,9 +632,10 @@ static int finish(struct run *run, struct hzp_err_text *reterr)
                 run->step, run->total, o->out, run->step);
         return HZP_OK;
     }
-    HZP_TRY(hzp_checkpoint_save_model(o->out, run->parts.model, run->parts.trainer,
-                                      hzp_weights_current(run->parts.weights), run->source_dir,
-                                      run->options, reterr));
+    struct hzp_train_state state;
+    hzp_trainer_state(run->parts.trainer, hzp_weights_current(run->parts.weights), &state);
+    HZP_TRY(hzp_checkpoint_save_model(o->out, &state.source, run->source_dir, run->options, NULL,
+                                      reterr));
     if (run->early)
         fprintf(stderr,
                 "stopped early: %" PRId64 " evaluations in a row have not lowered the loss\n",
@@ -648,7 +650,7 @@ static int finish(struct run *run, struct hzp_err_text *reterr)
 static int run_once(const struct hzp_train_settings *settings,
                     const struct hzp_engine_settings *engine, struct hzp_ranks *ranks)
 {
-    struct run *run = hzp_xcalloc(1, sizeof(*run));
+    HZP_FREED struct run *run = hzp_xcalloc(1, sizeof(*run));
     struct hzp_err_text text = {{0}, {0}};
     run->settings = settings;
     run->engine = engine;
@@ -668,7 +670,6 @@ static int run_once(const struct hzp_train_settings *settings,
     close_run(run);
     bool stopped = r >= 0 && run->stopped;
     free(run->options);
-    free(run);
     bool lost = r < 0 && hzp_ranks_lost(ranks);
     return lost                               ? HZP_LAUNCH_LOST
            : stopped                          ? 128 + (int)stop_asked

@@ -219,7 +219,7 @@ static void print_lesson(const json_t *lesson)
     const char *session = json_string_value(json_object_get(lesson, "session"));
     const json_t *effect = json_object_get(lesson, "effect");
     char so[32] = "-", changed[32] = "-", loss[32] = "-";
-    if (json_is_object(effect))
+    if (number_of(effect, "asked"))
         snprintf(so, sizeof(so), "%lld of %lld", number_of(effect, "answered_so"),
                  number_of(effect, "asked"));
     if (number_of(effect, "others"))

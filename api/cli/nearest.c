@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "api/cli/nearest.h"
+#include "api/cli/option_table.h"
 
 #include "base/base.h"
 

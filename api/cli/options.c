@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "api/cli/options.h"
 
-#include "api/cli/nearest.h"
 #include "api/cli/option_table.h"
 #include "api/client/http_client.h"
 #include "base/decimal.h"

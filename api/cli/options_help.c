@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* api/cli/options_help.c - which help text is printed, and what was meant where there is none. */
-#include "api/cli/nearest.h"
 #include "api/cli/option_table.h"
 
 /* The text of this kind, the beginning of its name; NULL: there is none. */

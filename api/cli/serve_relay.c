@@ -9,7 +9,7 @@
 #include "api/http/server.h"
 #include "api/relay/relay.h"
 #include "base/log.h"
-#include "mesh/launch/life.h"
+#include "mesh/launch/launch.h"
 
 #include <sys/resource.h>
 

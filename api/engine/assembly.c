@@ -6,7 +6,6 @@
 #include "api/engine/shards.h"
 #include "base/log.h"
 #include "device/account.h"
-#include "mesh/peers/selftest.h"
 #include "nanobatch/search/search_file.h"
 #include "weights/fp8.h"
 
@@ -252,6 +251,7 @@ static int plan_memory(struct hzp_assembly *a, struct hzp_err_text *reterr)
         request.host_limit = HZP_MAX(host, (size_t)1);
     if (a->is.link)
         shards.link = a->link;
+    memcpy(shards.speed, a->speed, sizeof(shards.speed));
     HZP_TRY(hzp_shards_agree(&shards, &a->layout, &a->shards, reterr));
     if (a->axes.data && a->shards.ordered) /* each group has a part of the sums */
         hzp_layout_pad(&a->layout, 64 * (size_t)hzp_link_ranks(a->axes.data));
@@ -399,7 +399,8 @@ int hzp_assembly_open(struct hzp_assembly *a, uint64_t first_id, struct hzp_err_
 {
     HZP_TRY(open_device(a, reterr));
     if (a->link && a->is.training && !a->is.untested)
-        HZP_TRY(hzp_selftest_run(a->dev, a->link, a->is.training->slowness_max, reterr));
+        HZP_TRY(hzp_shards_test(a->dev, a->link, hzp_settings_dtype(a->is.model, &a->config),
+                                a->is.training, a->speed, reterr));
     if (a->is.serving)
         HZP_TRY(read_plans(a, reterr));
     if (a->is.group && !a->is.rig)

@@ -92,12 +92,13 @@ struct hzp_assembly {
     struct hzp_structures *structures;
     /* open */
     struct hzp_device *dev;
-    struct hzp_link *link;       /* moves the device's memory: is.link, or one over it */
-    struct hzp_axes axes;        /* in a tensor group; a rig's tensor links are is.group */
-    struct hzp_plan_table plans; /* as the serving settings say; empty: none */
-    struct hzp_tables tables;    /* from the same file; empty: none */
-    int32_t train_cores;         /* cores of training beside requests; 0: it takes turns */
-    int32_t chunk_rows;          /* chunk of training's forward pass; 0: it never rides */
+    struct hzp_link *link;               /* moves the device's memory: is.link, or one over it */
+    struct hzp_axes axes;                /* in a tensor group; a rig's tensor links are is.group */
+    struct hzp_plan_table plans;         /* as the serving settings say; empty: none */
+    struct hzp_tables tables;            /* from the same file; empty: none */
+    int32_t train_cores;                 /* cores of training beside requests; 0: it takes turns */
+    int32_t chunk_rows;                  /* chunk of training's forward pass; 0: it never rides */
+    uint8_t speed[HZP_STAGE_SPEEDS_MAX]; /* of stages, if it was measured */
     struct hzp_shards
         shards; /* how weights and training are divided; all zero: one rank, not ordered */
     struct hzp_memory_plan plan; /* without serving and training only what weights need */

@@ -3,16 +3,16 @@
 
 #include "api/engine/question.h"
 #include "api/learn/lessons.h"
+#include "api/learn/versions.h"
 #include "base/log.h"
 
 enum {
-    EFFECT_WAITING = 8, /* lessons */
-    EFFECT_KEPT = 16,   /* what was found, for answers that wait for it */
-    OWN_MAX = 8,        /* examples of a lesson that are measured */
-    OWN_LOOKED = 256,   /* that are looked through for the others' prompts */
-    TOGETHER = 4,       /* requests at a time */
-    ROUNDS = 4,         /* in which what a swap interrupted is asked again */
-    SHOWN = 3,          /* answers that changed, or were taught, in what is stored */
+    EFFECT_WAITING = 32, /* lessons */
+    OWN_MAX = 8,         /* examples of a lesson that are measured */
+    OWN_LOOKED = 256,    /* that are looked through for the others' prompts */
+    TOGETHER = 4,        /* requests at a time */
+    ROUNDS = 4,          /* in which what a swap interrupted is asked again */
+    SHOWN = 3,           /* answers that changed, or were taught, in what is stored */
     SHOWN_BYTES = 320,
     HELD_MAX = 8,      /* samples of --gate and --replay whose loss is measured */
     HELD_TOKENS = 256, /* so much of each */
@@ -55,11 +55,6 @@ struct hzp_effects {
     /* under lock */
     struct lesson waiting[EFFECT_WAITING]; /* the first is being measured */
     int32_t count;
-    struct {
-        int64_t first;
-        json_t *json;
-    } found[EFFECT_KEPT];
-    uint32_t found_at;
     _Atomic uint64_t version; /* `other` has this version's answers; 0: it has none */
     _Atomic bool wanted;      /* they should be those of the version that serves */
 };
@@ -552,11 +547,21 @@ static void give(struct hzp_effects *e, const struct lesson *lesson, json_t *jso
             lesson->first, lesson->last, was[0], was[1], was[2], was[3], was[4], was[5], was[6],
             was[7], was[8], was[9], json_is_true(json_object_get(json, "draft")));
     hzp_state_put_effect(e->config.state, lesson->first, json, text_names, HZP_COUNT(text_names));
-    HZP_LOCKED(&e->lock);
-    uint32_t at = e->found_at++ % EFFECT_KEPT;
-    json_decref(e->found[at].json);
-    e->found[at].first = lesson->first;
-    e->found[at].json = json;
+    json_decref(json);
+}
+
+/* Whether the draft on trial has all of the lesson.  One that was expected for a lesson before, and
+ * came too late for it, may be published. */
+static bool ends(struct hzp_effects *e, uint64_t trial, const struct lesson *lesson)
+{
+    struct hzp_version_record record;
+    if (hzp_state_record(e->config.state, trial, &record, NULL) == HZP_OK &&
+        hzp_state_settled(e->config.state, lesson->first, lesson->last, record.learned_through))
+        return true;
+    e->tried = trial;
+    hzp_trials_found(e->config.trials, trial, true, "");
+    hzp_loop_poke(e->config.loop);
+    return false;
 }
 
 /* Waits until the lesson is learned, or the draft that ends it is looked at (*ret_trial; NULL: not
@@ -571,11 +576,13 @@ static bool learned(struct hzp_effects *e, const struct lesson *lesson, uint64_t
         if (hzp_state_settled(e->config.state, lesson->first, lesson->last, through))
             break;
         uint64_t trial = ret_trial && observed(e) ? hzp_trials_running(e->config.trials) : 0;
-        if (trial > e->tried)
+        if (trial > e->tried && ends(e, trial, lesson))
             return (*ret_trial = trial) != 0;
         if (!try_trial(e))
             hzp_wake_wait(&e->wake, look_ns);
     }
+    if (observed(e)) /* no draft ends it any more */
+        hzp_trials_expect(e->config.trials, 0);
     return hzp_state_learned(e->config.state, lesson->last, through) == HZP_EXAMPLE_LEARNED;
 }
 
@@ -657,15 +664,14 @@ static void *run(void *arg)
         struct lesson lesson = e->waiting[0];
         bool any = e->count > 0;
         hzp_lock_release(&e->lock);
-        if (!any) {
+        if (!any || !has_credit(e)) {
             bool trial = hzp_trials_undo(e->config.trials) &&
                          hzp_trials_running(e->config.trials) > e->tried;
             if (!try_trial(e)) /* one that could not be asked is asked again */
-                hzp_wake_wait(&e->wake, trial ? look_ns : UINT64_MAX);
+                hzp_wake_wait(&e->wake, trial || any ? look_ns : UINT64_MAX);
             continue;
         }
-        if (has_credit(e))
-            measure(e, &lesson);
+        measure(e, &lesson);
         hzp_examples_free(lesson.asks, lesson.asks_count);
         hzp_lock_take(&e->lock);
         e->count--;
@@ -679,8 +685,6 @@ static void *run(void *arg)
 
 static void destroy(struct hzp_effects *e)
 {
-    for (int i = 0; i < EFFECT_KEPT; i++)
-        json_decref(e->found[i].json);
     for (int32_t i = 0; i < e->config.others; i++)
         free(e->other[i].token);
     for (int32_t i = 0; i < e->count; i++)
@@ -764,14 +768,14 @@ bool hzp_effects_pending(struct hzp_effects *e, int64_t first)
     return ret;
 }
 
-json_t *hzp_effects_found(struct hzp_effects *e, int64_t first)
+json_t *hzp_effects_tell(struct hzp_effects *e, struct hzp_state *state, int64_t first,
+                         bool learned)
 {
-    json_t *ret = NULL;
-    if (!e)
-        return NULL;
-    HZP_LOCKED(&e->lock);
-    for (int i = 0; i < EFFECT_KEPT; i++)
-        if (e->found[i].json && e->found[i].first == first)
-            ret = json_incref(e->found[i].json);
-    return ret;
+    bool measured = e && !hzp_effects_pending(e, first); /* before it is looked for */
+    json_t *ret = hzp_state_effect(state, first);
+    if (!ret && learned && measured)
+        ret = json_pack("{s:s}", "skipped",
+                        "it was not measured: that may take a quarter of the time, or the server "
+                        "was restarted");
+    return ret ? ret : json_null();
 }

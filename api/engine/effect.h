@@ -18,8 +18,8 @@
  * All are greedy, of a few tokens, and ordinary requests of the least priority, four at a time,
  * which this process's scheduler computes.  An answer that a swap interrupts is asked again.
  *
- * Bounds: EFFECT_WAITING lessons wait to be measured, and without trials measuring takes at most a
- * quarter of the time; a lesson beyond that is not measured.
+ * Bounds: EFFECT_WAITING lessons wait to be measured, others are not, and without trials measuring
+ * takes at most a quarter of the time.
  *
  * Thread: any; the measuring is a thread's of its own ("hzp-effect").
  */
@@ -61,6 +61,8 @@ void hzp_effects_note(struct hzp_effects *e, int64_t first, int64_t last, struct
                       int32_t count);
 /* Whether the lesson that begins with `first` is still to be measured.  NULL: false. */
 bool hzp_effects_pending(struct hzp_effects *e, int64_t first);
-/* What was found, as in api/learn/lessons.h: a new reference; NULL: it was not measured, or is not
- * among the newest.  e may be NULL. */
-json_t *hzp_effects_found(struct hzp_effects *e, int64_t first);
+/* What clients are told of it, as in api/learn/lessons.h: what the state keeps, null while it is
+ * not known, or of a lesson that is learned {"skipped": why it was not measured}.  e NULL: what the
+ * state keeps. */
+json_t *hzp_effects_tell(struct hzp_effects *e, struct hzp_state *state, int64_t first,
+                         bool learned);

@@ -40,6 +40,8 @@ static bool applies(const char *facts, const struct hzp_engine_settings *s, int 
         {"MESH", s->mesh.url.count > 0},
         {"GROUPS", s->ranks.tensor > 1 && ranks > s->ranks.tensor},
         {"STAGES", s->training.stages > 1},
+        {"WHOLE", s->training.stages <= 1},
+        {"SPEEDS", s->training.speeds},
         {"MUON", s->training.optimizer == HZP_MUON},
         {"Q8", s->training.moment_type == 2},
         {"SHARDS", s->training.z1 || s->training.z2 || s->training.z3},

@@ -61,12 +61,12 @@ static bool meet(struct hzp_rejoin *r)
 }
 
 /* The file thread: what the others read from the link when they start. */
-static int give(void *ctx, const char *dir, struct hzp_err_text *reterr)
+static int join(void *ctx, struct hzp_err_text *reterr)
 {
     struct hzp_rejoin *r = ctx;
     struct hzp_assembly *a = &r->engine->parts;
     HZP_TRY(hzp_shards_tell(r->ranks->link, &a->shards, reterr));
-    return hzp_trainer_give(a->trainer, r->ranks->link, dir, reterr);
+    return hzp_trainer_join(a->trainer, r->ranks->link, reterr);
 }
 
 /* True: learning goes on, or there is another loss to deal with.  False: it cannot. */
@@ -76,7 +76,7 @@ static bool hand_over(struct hzp_rejoin *r)
     atomic_store(&r->gives, true);
     int code = HZP_ECANCELED;
     if (!stopped(r)) /* stop sees `gives`, or this sees stop */
-        code = hzp_state_rejoin(r->engine->state, give, r, &why);
+        code = hzp_state_rejoin(r->engine->state, join, r, &why);
     atomic_store(&r->gives, false);
     if (code >= 0) {
         hzp_ranks_rejoined(r->ranks);

@@ -94,6 +94,7 @@ struct hzp_training_settings {
     int64_t max_staleness; /* updates by which the serving version may be behind */
     int64_t z1, z2, z3;    /* ranks that share optimizer state, gradients, parameters; 0: chosen */
     int64_t stages;        /* ranks that each have some of the layers; 1: all have all */
+    int64_t speeds;        /* 1: stages get layers by their speeds, which the self-test measures */
     double slowness_max;   /* slowest rank that the self-test accepts (selftest.h); 0: no limit */
     int64_t ordered;       /* 1: sums in an order that does not depend on the number of ranks */
     double skip;           /* share of the layers that each micro-batch leaves out */

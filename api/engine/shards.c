@@ -1,12 +1,35 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "api/engine/shards.h"
 
+#include "base/log.h"
+#include "mesh/peers/selftest.h"
+
 /* What rank 0 tells the others. */
 struct told {
     struct hzp_groups groups;
     int32_t ordered, stages, result;
+    uint8_t speed[HZP_STAGE_SPEEDS_MAX];
     char text[200]; /* explains a result < 0 */
 };
+
+int hzp_shards_test(struct hzp_device *dev, struct hzp_link *link, enum hzp_dtype type,
+                    const struct hzp_training_settings *training, uint8_t *ret_speed,
+                    struct hzp_err_text *reterr)
+{
+    struct hzp_selftest all[HZP_STAGE_SPEEDS_MAX];
+    int ranks = hzp_link_ranks(link);
+    bool speeds = training->stages > 1 && training->speeds;
+    if (speeds && ranks > HZP_STAGE_SPEEDS_MAX)
+        return hzp_wrong(reterr, "--shard speeds", "=measured: of %d stages at most, not %d",
+                         HZP_STAGE_SPEEDS_MAX, ranks);
+    HZP_TRY(hzp_selftest_run(dev, link, type, training->slowness_max, speeds ? all : NULL, reterr));
+    if (!speeds)
+        return HZP_OK;
+    hzp_selftest_speeds(all, ranks, ret_speed);
+    for (int r = 0; r < ranks && hzp_link_rank(link) == 0; r++)
+        hzp_log(HZP_LOG_INFO, "ranks", "stage=%d speed=%d%%", r, ret_speed[r]);
+    return HZP_OK;
+}
 
 /* Bytes of one rank that do not depend on the groups: what a plan with everything sharded needs
  * beside the shards. */
@@ -79,6 +102,7 @@ static int tell(struct hzp_link *link, int result, struct hzp_shards *shards,
                         .ordered = shards->ordered,
                         .stages = shards->stages,
                         .result = result};
+    memcpy(told.speed, shards->speed, sizeof(told.speed));
     if (result < 0 && reterr)
         memcpy(told.text, reterr->text, HZP_MIN(sizeof(told.text), sizeof(reterr->text)) - 1);
     HZP_TRY(
@@ -88,6 +112,7 @@ static int tell(struct hzp_link *link, int result, struct hzp_shards *shards,
     shards->groups = told.groups;
     shards->ordered = told.ordered != 0;
     shards->stages = told.stages;
+    memcpy(shards->speed, told.speed, sizeof(told.speed));
     return HZP_OK;
 }
 
@@ -107,6 +132,7 @@ int hzp_shards_agree(const struct hzp_shards_request *request, struct hzp_layout
         return HZP_OK;
     ret->rank = hzp_link_rank(request->link);
     ret->stages = ret->rank ? 0 : (int32_t)training->stages;
+    memcpy(ret->speed, request->speed, sizeof(ret->speed));
     int r = ret->rank         ? HZP_OK
             : ret->stages > 1 ? check_stages(request, layout, ret, reterr)
                               : choose(request, layout, &ret->groups, reterr);

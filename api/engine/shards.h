@@ -13,7 +13,15 @@ struct hzp_shards_request {
     const struct hzp_memory_request *memory; /* one rank's, without shards */
     bool serves;                             /* rank 0 serves, so every rank has whole units */
     bool quiet;                              /* the choice is not printed */
+    uint8_t speed[HZP_STAGE_SPEEDS_MAX];     /* of stages (weights/groups.h) */
 };
+
+/* The self-test of all ranks, which call it together; where the settings want stages cut by speeds,
+ * ret_speed [HZP_STAGE_SPEEDS_MAX] gets those (mesh/peers/selftest.h), else it is left as it is.
+ * HZP_EINVAL: more stages than have speeds; else as of hzp_selftest_run. */
+int hzp_shards_test(struct hzp_device *dev, struct hzp_link *link, enum hzp_dtype type,
+                    const struct hzp_training_settings *training, uint8_t *ret_speed,
+                    struct hzp_err_text *reterr);
 
 /* Chooses the shards of this rank, and pads the layout for them.  Rank 0 takes the training
  * settings' z1, z2 and z3, and chooses those that are 0 by what the memory request needs

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "api/front/dispatch.h"
+#include "api/front/front_state.h"
 
 #include "device/philox.h"
 

@@ -26,7 +26,7 @@ static void send_requests(struct hzp_front *f)
             m->sent = send_to(f, rank, f->out.data, f->out.bytes);
             full[rank] = !m->sent;
         } else if (!m->cancel_sent && (m->recalled || atomic_load(&m->rq->cancel))) {
-            hzp_cancel_write(&f->out, m->id);
+            hzp_plain_write(&f->out, 'C', &m->id, sizeof(m->id));
             m->cancel_sent = send_to(f, rank, f->out.data, f->out.bytes);
             full[rank] = !m->cancel_sent;
         }
@@ -39,7 +39,7 @@ static void send_policy(struct hzp_front *f)
         struct hzp_place *at = &f->place[r];
         if (!at->is.up || at->told == f->policies)
             continue;
-        hzp_policy_write(&f->out, &f->policy);
+        hzp_plain_write(&f->out, 'P', &f->policy, sizeof(f->policy));
         if (send_to(f, r, f->out.data, f->out.bytes))
             at->told = f->policies;
     }
@@ -69,7 +69,7 @@ static void beat(struct hzp_front *f, bool due)
     if (now.version != f->said.version)
         hzp_front_note_line(f);
     f->said = now;
-    hzp_beat_write(&f->out, &now);
+    hzp_plain_write(&f->out, 'B', &now, sizeof(now));
     for (int r = 1; r < f->ranks; r++)
         if (f->place[r].is.up)
             send_to(f, r, f->out.data, f->out.bytes);
@@ -105,7 +105,7 @@ static void fail_all(struct hzp_front *f)
         if (!m->rq)
             continue;
         if (m->sent && m->rank) {
-            hzp_cancel_write(&f->out, m->id);
+            hzp_plain_write(&f->out, 'C', &m->id, sizeof(m->id));
             send_to(f, m->rank, f->out.data, f->out.bytes);
         }
         if (m->rq) /* the rank may have been lost: the request has none then */

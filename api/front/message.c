@@ -345,48 +345,23 @@ int hzp_request_read(const char *data, size_t bytes, const struct hzp_message_li
     return HZP_OK;
 }
 
-void hzp_cancel_write(struct hzp_message *m, uint64_t id)
+void hzp_plain_write(struct hzp_message *m, char letter, const void *data, size_t size)
 {
-    hzp_message_begin(m, 'C');
-    put64(m, id);
+    hzp_message_begin(m, letter);
+    put(m, data, size);
 }
 
-int hzp_cancel_read(const char *data, size_t bytes, uint64_t *ret_id, struct hzp_err_text *reterr)
+int hzp_plain_read(const char *data, size_t bytes, void *ret, size_t size)
 {
     struct hzp_message_reader r = reader_of(data, bytes);
-    *ret_id = get64(&r);
-    return r.bad || r.at != r.end ? hzp_fail(reterr, HZP_EFORMAT, "a cancellation that is cut")
-                                  : HZP_OK;
+    get(&r, ret, size);
+    return r.bad || r.at != r.end ? HZP_EFORMAT : HZP_OK;
 }
 
-void hzp_policy_write(struct hzp_message *m, const struct hzp_policy *p)
+int hzp_policy_read(const char *data, size_t bytes, struct hzp_policy *ret)
 {
-    hzp_message_begin(m, 'P');
-    put(m, p, sizeof(*p));
-}
-
-int hzp_policy_read(const char *data, size_t bytes, struct hzp_policy *ret,
-                    struct hzp_err_text *reterr)
-{
-    struct hzp_message_reader r = reader_of(data, bytes);
-    get(&r, ret, sizeof(*ret));
-    if (r.bad || r.at != r.end || hzp_policy_check(ret, NULL) < 0)
-        return hzp_fail(reterr, HZP_EFORMAT, "a policy that is cut, or out of its ranges");
-    return HZP_OK;
-}
-
-void hzp_beat_write(struct hzp_message *m, const struct hzp_front_beat *beat)
-{
-    hzp_message_begin(m, 'B');
-    put(m, beat, sizeof(*beat));
-}
-
-int hzp_beat_read(const char *data, size_t bytes, struct hzp_front_beat *ret,
-                  struct hzp_err_text *reterr)
-{
-    struct hzp_message_reader r = reader_of(data, bytes);
-    get(&r, ret, sizeof(*ret));
-    return r.bad || r.at != r.end ? hzp_fail(reterr, HZP_EFORMAT, "a beat that is cut") : HZP_OK;
+    HZP_TRY(hzp_plain_read(data, bytes, ret, sizeof(*ret)));
+    return hzp_policy_check(ret, NULL) < 0 ? HZP_EFORMAT : HZP_OK;
 }
 
 /* ---- news ---- */

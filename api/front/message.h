@@ -104,22 +104,18 @@ int hzp_request_read(const char *data, size_t bytes, const struct hzp_message_li
                      uint64_t *ret_id, struct hzp_request **ret, struct hzp_sent_rules *ret_rules,
                      struct hzp_err_text *reterr);
 
-void hzp_cancel_write(struct hzp_message *m, uint64_t id);
-int hzp_cancel_read(const char *data, size_t bytes, uint64_t *ret_id, struct hzp_err_text *reterr);
-
-/* HZP_EFORMAT also where a field is out of its range. */
-void hzp_policy_write(struct hzp_message *m, const struct hzp_policy *policy);
-int hzp_policy_read(const char *data, size_t bytes, struct hzp_policy *ret,
-                    struct hzp_err_text *reterr);
+/* Messages of one object: 'C', an id (uint64_t); 'P', struct hzp_policy; 'B', struct
+ * hzp_front_beat.  HZP_EFORMAT: it has not just this size; of a policy also: a field is out of its
+ * range. */
+void hzp_plain_write(struct hzp_message *m, char letter, const void *data, size_t size);
+int hzp_plain_read(const char *data, size_t bytes, void *ret, size_t size);
+int hzp_policy_read(const char *data, size_t bytes, struct hzp_policy *ret);
 
 /* What a beat says: the newest finished update, and the version that serves on rank 0. */
 struct hzp_front_beat {
     int64_t finished;
     uint64_t version;
 };
-void hzp_beat_write(struct hzp_message *m, const struct hzp_front_beat *beat);
-int hzp_beat_read(const char *data, size_t bytes, struct hzp_front_beat *ret,
-                  struct hzp_err_text *reterr);
 
 /* ---- news ---- */
 

@@ -227,7 +227,7 @@ static void make_rules(struct hzp_replica_rank *r)
 static void cancel(struct hzp_replica_rank *r, const char *data, size_t bytes)
 {
     uint64_t id;
-    if (hzp_cancel_read(data, bytes, &id, NULL) < 0) {
+    if (hzp_plain_read(data, bytes, &id, sizeof(id)) < 0) {
         leave(r, HZP_EINVAL, "rank 0 has sent a malformed cancellation");
         return;
     }
@@ -241,7 +241,7 @@ static void cancel(struct hzp_replica_rank *r, const char *data, size_t bytes)
 static void take_policy(struct hzp_replica_rank *r, const char *data, size_t bytes)
 {
     struct hzp_policy policy;
-    if (hzp_policy_read(data, bytes, &policy, NULL) < 0) {
+    if (hzp_policy_read(data, bytes, &policy) < 0) {
         leave(r, HZP_EINVAL, "rank 0 has sent a malformed policy");
         return;
     }
@@ -425,7 +425,7 @@ static void handle(struct hzp_replica_rank *r, const char *data, size_t bytes)
         cancel(r, data, bytes);
     } else if (data[0] == 'P' && r->phase == SERVES) {
         take_policy(r, data, bytes);
-    } else if (data[0] == 'B' && hzp_beat_read(data, bytes, &r->told, NULL) < 0) {
+    } else if (data[0] == 'B' && hzp_plain_read(data, bytes, &r->told, sizeof(r->told)) < 0) {
         leave(r, HZP_EINVAL, "rank 0 has sent a malformed beat");
     }
 }

@@ -2,9 +2,7 @@
 #include "api/http/server.h"
 
 #include "api/http/routes/feedback.h"
-#include "api/http/routes/route.h"
 #include "api/http/routes/routes.h"
-#include "api/http/routes/operator.h"
 #include "api/http/routes/taught.h"
 #include "api/learn/fingerprint.h"
 #include "base/log.h"
@@ -38,8 +36,7 @@ int hzp_http_start(const struct hzp_http_settings *settings, struct hzp_port *po
     hzp_operator_restore(engine);
     hzp_rollouts_go_on(engine);
     struct hzp_taught *taught = open_taught(engine);
-    struct hzp_feedback *feedback =
-        hzp_feedback_create(engine->trials, (size_t)engine->config.settings->learning.receipts);
+    struct hzp_feedback *feedback = hzp_feedback_create(engine);
     int r = hzp_server_start(&(struct hzp_server_config){.settings = settings,
                                                          .port = port,
                                                          .routes = hzp_routes,

@@ -59,73 +59,34 @@ static int write_options(const char *dir, const char *options, struct hzp_err_te
     return hzp_file_put(path, options, strlen(options), reterr);
 }
 
-int hzp_checkpoint_save_model(const char *dir, const struct hzp_model *model,
-                              struct hzp_trainer *trainer, const struct hzp_version *v,
-                              const char *source_dir, const char *options,
+int hzp_checkpoint_save_model(const char *dir, const struct hzp_unit_source *source,
+                              const char *texts_dir, const char *options, uint64_t *ret_checksum,
                               struct hzp_err_text *reterr)
 {
-    const struct hzp_units *units = hzp_version_units(model->weights, v);
-    const struct hzp_layout *whole = hzp_trainer_whole_layout(trainer);
-    struct hzp_unit_source source = {hzp_trainer_read_weights, trainer};
-    int r = !whole && hzp_units_whole(units)
-                ? hzp_model_save(dir, model->dev, units, source_dir, reterr)
-                : hzp_model_save_from(dir, whole ? whole : units->layout, units->type, &source,
-                                      source_dir, reterr);
-    HZP_TRY(r);
+    HZP_TRY(hzp_model_save_from(dir, source, texts_dir, ret_checksum, reterr));
     return write_options(dir, options, reterr);
 }
 
-/* The names of a checkpoint while it is written and afterwards; [PATH_MAX] each.  An attempt that
- * was given up is removed. */
-static int begin_write(const char *parent, uint64_t number, char *temporary, char *place,
-                       struct hzp_err_text *reterr)
+int hzp_checkpoint_write(const char *parent, uint64_t number, const struct hzp_train_state *state,
+                         const char *texts_dir, const char *options, const char *note,
+                         struct hzp_err_text *reterr)
 {
+    char temporary[PATH_MAX], place[PATH_MAX];
+    struct hzp_train_state whole = *state;
     snprintf(place, PATH_MAX, "%s/%s%" PRIu64, parent, prefix, number);
     snprintf(temporary, PATH_MAX, "%s/%s%" PRIu64 "%s", parent, prefix, number, unfinished);
-    hzp_checkpoint_remove(temporary);
-    return hzp_dir_make(temporary, NULL, reterr);
-}
-
-/* r: how the writing went. */
-static int end_write(const char *parent, const char *temporary, const char *place, int r,
-                     struct hzp_err_text *reterr)
-{
+    hzp_checkpoint_remove(temporary); /* an attempt that was given up */
+    int r = hzp_dir_make(temporary, NULL, reterr);
+    if (r >= 0)
+        r = hzp_checkpoint_save_model(temporary, &whole.source, texts_dir, options,
+                                      &whole.numbers.checksum, reterr);
+    if (r >= 0)
+        r = hzp_state_file_write(&whole, temporary, note, reterr);
     if (r >= 0)
         r = hzp_checkpoint_put_in_place(parent, temporary, place, reterr);
     if (r < 0)
         hzp_checkpoint_remove(temporary);
     return r;
-}
-
-int hzp_checkpoint_write(const char *parent, uint64_t number, const struct hzp_model *model,
-                         struct hzp_trainer *trainer, const struct hzp_version *v,
-                         const char *source_dir, const char *options, const char *note,
-                         struct hzp_err_text *reterr)
-{
-    char temporary[PATH_MAX], place[PATH_MAX];
-    int r = begin_write(parent, number, temporary, place, reterr);
-    if (r >= 0)
-        r = hzp_checkpoint_save_model(temporary, model, trainer, v, source_dir, options, reterr);
-    if (r >= 0)
-        r = hzp_trainer_save(trainer, v, temporary, note, reterr);
-    return end_write(parent, temporary, place, r, reterr);
-}
-
-int hzp_checkpoint_write_copy(const char *parent, uint64_t number, struct hzp_snapshot *copy,
-                              const char *source_dir, const char *options,
-                              struct hzp_err_text *reterr)
-{
-    char temporary[PATH_MAX], place[PATH_MAX];
-    const struct hzp_units *units = &copy->part[HZP_STATE_WEIGHTS];
-    struct hzp_unit_source source = {hzp_snapshot_read_weights, copy};
-    int r = begin_write(parent, number, temporary, place, reterr);
-    if (r >= 0)
-        r = hzp_model_save_from(temporary, units->layout, units->type, &source, source_dir, reterr);
-    if (r >= 0)
-        r = write_options(temporary, options, reterr);
-    if (r >= 0)
-        r = hzp_snapshot_save(copy, temporary, NULL, reterr);
-    return end_write(parent, temporary, place, r, reterr);
 }
 
 /* The number in a checkpoint's name; 0: not a checkpoint's name. */

@@ -12,25 +12,18 @@
 #include "api/learn/retention.h"
 #include "train/history/snapshot.h"
 
-/* Writes parent/checkpoint-number from version v and the trainer state that belongs to it
- * (hzp_trainer_save says when that may be called). source_dir: its config and tokenizer files are
- * copied.  options: contents of serve.options, with which the checkpoint is served like the model
- * that it is of; NULL: none.  An existing checkpoint of that number is replaced. */
-int hzp_checkpoint_write(const char *parent, uint64_t number, const struct hzp_model *model,
-                         struct hzp_trainer *trainer, const struct hzp_version *v,
-                         const char *source_dir, const char *options, const char *note,
+/* Writes parent/checkpoint-number of a state: a trainer's (hzp_trainer_save says when), or a
+ * snapshot's.  texts_dir: its config and tokenizer files are copied.  options: contents of
+ * serve.options, with which the checkpoint is served like the model that it is of; NULL: none.  An
+ * existing checkpoint of that number is replaced. */
+int hzp_checkpoint_write(const char *parent, uint64_t number, const struct hzp_train_state *state,
+                         const char *texts_dir, const char *options, const char *note,
                          struct hzp_err_text *reterr);
 
-/* The same from a copy, with no note; nothing else may use the copy meanwhile. */
-int hzp_checkpoint_write_copy(const char *parent, uint64_t number, struct hzp_snapshot *copy,
-                              const char *source_dir, const char *options,
-                              struct hzp_err_text *reterr);
-
-/* Writes only the model and its serve.options, as a directory that can be loaded; v must be held.
- * trainer: gathers the weights where they are sharded; it may be NULL where they are not. */
-int hzp_checkpoint_save_model(const char *dir, const struct hzp_model *model,
-                              struct hzp_trainer *trainer, const struct hzp_version *v,
-                              const char *source_dir, const char *options,
+/* Writes only the model and its serve.options, as a directory that can be loaded.  *ret_checksum:
+ * the weights'; NULL: not wanted. */
+int hzp_checkpoint_save_model(const char *dir, const struct hzp_unit_source *source,
+                              const char *texts_dir, const char *options, uint64_t *ret_checksum,
                               struct hzp_err_text *reterr);
 
 /* The largest number among parent's checkpoints; 0: none. */

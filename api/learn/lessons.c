@@ -73,8 +73,28 @@ int hzp_state_lesson(struct hzp_state *s, int64_t id, struct hzp_logged_lesson *
     return hzp_fail(reterr, HZP_ENOENT, "there is no lesson that could be taken back");
 }
 
+int hzp_state_lesson_of(struct hzp_state *s, int64_t first, struct hzp_logged_lesson *ret,
+                        struct hzp_err_text *reterr)
+{
+    return hzp_sample_log_lesson_of(s->log, first, ret, reterr);
+}
+
+int hzp_state_undone_by(struct hzp_state *s, const struct hzp_body_key *key, int64_t *ret_lesson,
+                        struct hzp_err_text *reterr)
+{
+    int64_t count;
+    return hzp_sample_log_find_body(s->log, key, ret_lesson, &count, reterr);
+}
+
+int hzp_state_note_undo(struct hzp_state *s, const struct hzp_body_key *key, int64_t lesson,
+                        struct hzp_err_text *reterr)
+{
+    return hzp_sample_log_add_body(s->log, key, lesson, reterr);
+}
+
 int hzp_state_teach_again(struct hzp_state *s, const struct hzp_logged_lesson *lesson,
-                          int64_t *ret_first, int64_t *ret_last, struct hzp_err_text *reterr)
+                          const struct hzp_body_key *once, int64_t *ret_first, int64_t *ret_last,
+                          struct hzp_err_text *reterr)
 {
     int64_t most = lesson->last - lesson->first + 1;
     struct hzp_sample **sample = hzp_xcalloc((size_t)most, sizeof(struct hzp_sample *));
@@ -86,7 +106,8 @@ int hzp_state_teach_again(struct hzp_state *s, const struct hzp_logged_lesson *l
                      : hzp_fail(reterr, HZP_ENOENT,
                                 "the texts of lesson %" PRId64 " were forgotten", lesson->id);
     }
-    struct hzp_body_key key = {.session = lesson->session[0] ? lesson->session : NULL};
+    struct hzp_body_key key = *once;
+    key.session = lesson->session[0] ? lesson->session : NULL;
     int r = hzp_examples_commit(&s->examples, sample, n, &key, ret_first, ret_last, reterr);
     return hzp_state_count_accepted(s, r, *ret_first, *ret_last);
 }

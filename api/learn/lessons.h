@@ -32,10 +32,24 @@ int32_t hzp_state_lessons(struct hzp_state *s, int64_t below, int32_t max,
 int hzp_state_lesson(struct hzp_state *s, int64_t id, struct hzp_logged_lesson *ret,
                      struct hzp_err_text *reterr);
 
-/* Teaches the lesson's examples once more, as new ones, which are *ret_first .. *ret_last.
- * HZP_ENOENT: their texts were forgotten; HZP_EBUSY: the queue is full. */
+/* The lesson that begins with this example.  HZP_ENOENT. */
+int hzp_state_lesson_of(struct hzp_state *s, int64_t first, struct hzp_logged_lesson *ret,
+                        struct hzp_err_text *reterr);
+
+/* Whether a body with this key asked before to take a lesson back: 1, *ret_lesson is the lesson's
+ * id; 0: no, or it has no key.  HZP_EINVAL: the key came with another body. */
+int hzp_state_undone_by(struct hzp_state *s, const struct hzp_body_key *key, int64_t *ret_lesson,
+                        struct hzp_err_text *reterr);
+/* From here on it did. */
+int hzp_state_note_undo(struct hzp_state *s, const struct hzp_body_key *key, int64_t lesson,
+                        struct hzp_err_text *reterr);
+
+/* Teaches the lesson's examples once more, as new ones, which are *ret_first .. *ret_last; if a
+ * body with this key did before, those.  HZP_ENOENT: their texts were forgotten; HZP_EBUSY: the
+ * queue is full. */
 int hzp_state_teach_again(struct hzp_state *s, const struct hzp_logged_lesson *lesson,
-                          int64_t *ret_first, int64_t *ret_last, struct hzp_err_text *reterr);
+                          const struct hzp_body_key *key, int64_t *ret_first, int64_t *ret_last,
+                          struct hzp_err_text *reterr);
 
 /* The texts that are left of examples first .. last; at most max.  The caller owns them.  Returns
  * their number; 0 also if they cannot be read. */

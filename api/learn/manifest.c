@@ -73,7 +73,7 @@ int hzp_manifest_read_file(const char *dir, const char *name, uint64_t at, void 
     snprintf(path, sizeof(path), "%s/%s", dir, name);
     int fd = hzp_file_open(path, &size, reterr);
     HZP_TRY(fd);
-    ssize_t n = pread(fd, ret, max, (off_t)at);
+    int64_t n = hzp_file_read_at(fd, ret, max, at);
     int error = errno;
     close(fd);
     *ret_bytes = (size_t)HZP_MAX(n, 0);

@@ -2,11 +2,13 @@
 /* api/learn/rejoin.c - after the loss of another rank: what this rank serves and learns from here
  * on, and with it the ranks that have met again.
  *
- *     suspend -> the newest checkpoint is the serving version's, and nothing was learned since?
- *         yes: read moments and residuals, which the lost rank has taken with it
+ *     suspend -> the trainer takes over the link with the other ranks
+ *     -> the newest checkpoint is the serving version's, and nothing was learned since?
+ *         yes: read moments and residuals, which the lost rank has taken with it, and send them
+ *              and the version to the others
  *         no:  that checkpoint serves again, as a new version, and what was learned since is
  *              learned again (rollback.c)
- *     -> give the other ranks version and state -> resume
+ *     -> resume
  *
  * So each example is learned once in the line of the serving version. */
 #include "api/learn/state_private.h"
@@ -16,7 +18,7 @@
 
 /* --- Another thread --------------------------------------------------------------------------- */
 
-int hzp_state_rejoin(struct hzp_state *s, hzp_state_giver *give, void *ctx,
+int hzp_state_rejoin(struct hzp_state *s, hzp_state_joiner *join, void *ctx,
                      struct hzp_err_text *reterr)
 {
     bool ended = false;
@@ -25,7 +27,7 @@ int hzp_state_rejoin(struct hzp_state *s, hzp_state_giver *give, void *ctx,
     bool closed = s->rejoin.closed;
     s->rejoin.wanted = !closed;
     s->rejoin.ended = false;
-    s->rejoin.give = give;
+    s->rejoin.join = join;
     s->rejoin.ctx = ctx;
     hzp_lock_release(&s->lock);
     if (closed)
@@ -63,17 +65,18 @@ static int stands_at(struct hzp_state *s, const struct hzp_logged_checkpoint *at
     return HZP_OK;
 }
 
-/* Moments and residuals of the serving version. */
+/* Moments and residuals of the serving version, which the other ranks get, too. */
 static int load_state(struct hzp_state *s, const struct hzp_logged_checkpoint *at, const char *dir,
                       struct hzp_err_text *reterr)
 {
     struct hzp_trainer_numbers numbers;
+    const struct hzp_version *v = hzp_weights_current(s->model->weights);
     if (at->id)
-        return hzp_trainer_load_suspended(s->trainer, hzp_weights_current(s->model->weights), dir,
-                                          &numbers, reterr);
-    int r = hzp_trainer_clear_suspended(s->trainer);
-    return r < 0 ? hzp_fail(reterr, r, "cannot reset the optimizer's state: %s", hzp_err_name(r))
-                 : r;
+        HZP_TRY(hzp_trainer_load_suspended(s->trainer, v, dir, &numbers, reterr));
+    int r = at->id ? HZP_OK : hzp_trainer_clear_suspended(s->trainer);
+    if (r < 0)
+        return hzp_fail(reterr, r, "cannot reset the optimizer's state: %s", hzp_err_name(r));
+    return hzp_trainer_restore_ranks(s->trainer, v, NULL, reterr);
 }
 
 /* While suspended. */
@@ -85,13 +88,14 @@ static int restore(struct hzp_state *s, struct hzp_err_text *reterr)
     HZP_TRY(hzp_state_newest_whole(s, &at, reterr));
     snprintf(dir, sizeof(dir), "%s/%s", s->dir ? s->dir : "", at.name);
     HZP_TRY(stands_at(s, &at, dir, &same, reterr));
+    HZP_TRY(s->rejoin.join(s->rejoin.ctx, reterr));
     HZP_TRY(same ? load_state(s, &at, dir, reterr) : hzp_state_go_back(s, &at, reterr));
     if (!same)
         hzp_log(HZP_LOG_WARN, "state",
                 "checkpoint=%" PRIu64 " serves again, because the state of a lost rank is gone; "
                 "what was learned since is learned again",
                 at.id);
-    return s->rejoin.give(s->rejoin.ctx, at.id ? dir : NULL, reterr);
+    return HZP_OK;
 }
 
 static int rejoin(struct hzp_state *s, struct hzp_err_text *reterr)

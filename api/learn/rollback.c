@@ -492,6 +492,7 @@ static int from_model(struct rollback *r)
 {
     struct hzp_state *s = r->s;
     r->numbers = (struct hzp_trainer_numbers){.learned_through = -1, .loss = -1};
+    r->model = true;
     find_next(r);
     HZP_TRY(get_draft(r));
     hzp_state_original_dir(s, r->dir);
@@ -499,13 +500,11 @@ static int from_model(struct rollback *r)
                            &r->numbers.checksum, r->reterr));
     r->draft->record.parent = HZP_NO_PARENT;
     r->draft->record.loss = NAN;
+    const struct hzp_version *v = r->draft;
     HZP_TRY(publish(r));
     s->saved_step = s->tried_step = 0;
-    int code = hzp_trainer_clear_suspended(s->trainer);
-    if (code < 0)
-        return hzp_fail(r->reterr, code, "cannot reset the optimizer's state: %s",
-                        hzp_err_name(code));
-    return requeue(r);
+    HZP_TRY(requeue(r));
+    return fill_state(r, v);
 }
 
 int hzp_state_go_back(struct hzp_state *s, const struct hzp_logged_checkpoint *from,

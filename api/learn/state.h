@@ -121,12 +121,12 @@ int32_t hzp_state_sessions(struct hzp_state *s, struct hzp_session *ret, int32_t
                            int64_t *ret_forgotten, struct hzp_err_text *reterr);
 
 /* After the loss of another rank, when the ranks have met again and no data are on the link:
- * decides what is learned from (rejoin.c), calls give(ctx, dir) on the file thread, which hands the
- * serving version and the state of the checkpoint in dir (NULL: none) to the other ranks
- * (hzp_trainer_give), and lets learning go on.  It waits.  HZP_ECANCELED: the state is stopped.
+ * calls join(ctx) on the file thread, which has the trainer work with them (hzp_trainer_join),
+ * decides what is learned from (rejoin.c), sends the other ranks version and state, and lets
+ * learning go on.  It waits.  HZP_ECANCELED: the state is stopped.
  * Thread: one other than the engine's, after start. */
-typedef int hzp_state_giver(void *ctx, const char *dir, struct hzp_err_text *reterr);
-int hzp_state_rejoin(struct hzp_state *s, hzp_state_giver *give, void *ctx,
+typedef int hzp_state_joiner(void *ctx, struct hzp_err_text *reterr);
+int hzp_state_rejoin(struct hzp_state *s, hzp_state_joiner *join, void *ctx,
                      struct hzp_err_text *reterr);
 
 /* --- What is not learned ---------------------------------------------------------------------- */

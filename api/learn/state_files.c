@@ -142,10 +142,11 @@ int hzp_state_write_files(struct hzp_state *s, const struct hzp_version *v, char
                           size_t size, struct hzp_err_text *reterr)
 {
     uint64_t begin = hzp_now_ns(), id = v->record.id;
+    struct hzp_train_state state;
     hzp_state_journal(s); /* the log must have every version that it refers to */
     hzp_state_note_passes(s);
-    int r = hzp_checkpoint_write(s->dir, id, s->model, s->trainer, v, s->texts_dir,
-                                 s->config.options, NULL, reterr);
+    hzp_trainer_state(s->trainer, v, &state);
+    int r = hzp_checkpoint_write(s->dir, id, &state, s->texts_dir, s->config.options, NULL, reterr);
     snprintf(ret_name, size, "checkpoint-%" PRIu64, id);
     s->saved_ns = hzp_now_ns();
     s->save_took_ns = s->saved_ns - begin;

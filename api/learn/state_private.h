@@ -127,7 +127,7 @@ struct hzp_state {
     struct {
         bool wanted, ended;
         bool closed; /* the file thread has ended: nothing is done any more */
-        hzp_state_giver *give;
+        hzp_state_joiner *join;
         void *ctx;
         int result;
         struct hzp_err_text why;

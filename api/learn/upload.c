@@ -6,7 +6,6 @@
 #include "weights/model_dir.h"
 
 #include <fcntl.h>
-#include <sys/stat.h>
 
 struct hzp_upload {
     /* fixed */
@@ -78,8 +77,7 @@ static int check_file(const struct hzp_upload *up, int32_t u, uint64_t *ret_byte
     *ret_bytes = size;
     for (uint64_t at = 0; size == unit_bytes(up, u) && at < size && r >= 0;) {
         size_t n = (size_t)HZP_MIN(size - at, (uint64_t)HZP_TRANSFER_PIECE);
-        ssize_t got = pread(fd, buffer, n, (off_t)at);
-        if (got != (ssize_t)n)
+        if (hzp_file_read_at(fd, buffer, n, at) != (int64_t)n)
             r = fail_io(path, reterr);
         else
             *ret_checksum += hzp_manifest_sum(up->layout, up->type, u, at, buffer, n);
@@ -95,17 +93,11 @@ static int write_part(const struct hzp_upload *up, int32_t u, uint64_t at, const
 {
     char path[PATH_MAX];
     unit_path(up, u, path);
-    int fd = open(path, O_WRONLY | O_CREAT | O_CLOEXEC, 0666);
+    int fd = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
     if (fd < 0)
         return fail_io(path, reterr);
     int r = HZP_OK;
-    for (size_t done = 0; done < n && r >= 0;) {
-        ssize_t k = pwrite(fd, data + done, n - done, (off_t)(at + done));
-        if (k < 0 && errno != EINTR)
-            r = fail_io(path, reterr);
-        done += (size_t)HZP_MAX(k, 0);
-    }
-    if (r >= 0 && ftruncate(fd, (off_t)(at + n)) < 0)
+    if (ftruncate(fd, (off_t)at) < 0 || hzp_file_write(fd, data, n) < 0)
         r = fail_io(path, reterr);
     if (close(fd) < 0 && r >= 0)
         r = fail_io(path, reterr);
@@ -166,16 +158,13 @@ static int look_at_unit(struct hzp_upload *up, int32_t u, bool same, struct hzp_
 /* The checksum of the weights whose pieces are in the directory. */
 static bool is_same(const struct hzp_upload *up)
 {
-    char path[PATH_MAX], then[20], now[20];
+    char path[PATH_MAX], now[20];
+    HZP_FREED char *then = NULL;
     struct hzp_err_text text;
-    struct stat st;
     size_t n = 0;
     snprintf(path, sizeof(path), "%s/checksum", up->dir);
     hzp_checksum_text(up->m.checksum, now);
-    memset(then, 0, sizeof(then));
-    if (stat(path, &st) == 0)
-        hzp_manifest_read_file(up->dir, "checksum", 0, then, sizeof(then) - 1, &n, &text);
-    return !strcmp(then, now);
+    return hzp_file_read(path, sizeof(now), &then, &n, &text) >= 0 && !strcmp(then, now);
 }
 
 static int write_checksum(const struct hzp_upload *up, struct hzp_err_text *reterr)
@@ -183,10 +172,7 @@ static int write_checksum(const struct hzp_upload *up, struct hzp_err_text *rete
     char path[PATH_MAX], text[20];
     snprintf(path, sizeof(path), "%s/checksum", up->dir);
     hzp_checksum_text(up->m.checksum, text);
-    FILE *file = fopen(path, "we");
-    bool bad = !file || fputs(text, file) < 0;
-    bad = (file && fclose(file) != 0) || bad;
-    return bad ? fail_io(path, reterr) : HZP_OK;
+    return hzp_file_put(path, text, strlen(text), reterr);
 }
 
 static int begin(struct hzp_upload *up, const struct hzp_manifest *have, const char *have_dir,
@@ -328,16 +314,12 @@ int hzp_upload_fill(void *ctx, int32_t u, const struct hzp_unit_view *host)
     char path[PATH_MAX];
     uint64_t size = 0, bytes = unit_bytes(up, u);
     unit_path(up, u, path);
-    int fd = hzp_file_open(path, &size, fill->reterr), r = HZP_OK;
+    int fd = hzp_file_open(path, &size, fill->reterr);
     HZP_TRY(fd);
-    for (uint64_t at = 0; at < bytes && r >= 0;) {
-        ssize_t n = pread(fd, (char *)host->base + at, (size_t)(bytes - at), (off_t)at);
-        if (n <= 0)
-            r = hzp_fail(fill->reterr, HZP_EIO, "%s: it cannot be read", path);
-        at += (uint64_t)HZP_MAX(n, 0);
-    }
+    int64_t n = hzp_file_read_at(fd, host->base, (size_t)bytes, 0);
     close(fd);
-    HZP_TRY(r);
+    if (n != (int64_t)bytes)
+        return hzp_fail(fill->reterr, HZP_EIO, "%s: it cannot be read", path);
     uint64_t checksum = hzp_unit_checksum(host);
     if (checksum != up->m.unit[u])
         return hzp_fail(fill->reterr, HZP_EFORMAT, "%s: it is damaged (checksum)", path);

@@ -229,6 +229,21 @@ static struct hzp_version_job *job_of(struct hzp_state *s, uint64_t id)
     return NULL;
 }
 
+/* Under the lock. */
+static uint64_t asked_before(const struct hzp_state *s, uint64_t token)
+{
+    for (int i = 0; token && i < HZP_JOBS_KEPT; i++)
+        if (s->job[i].token == token && s->job[i].state != HZP_JOB_FAILED)
+            return s->job[i].id;
+    return 0;
+}
+
+uint64_t hzp_state_job_of(struct hzp_state *s, uint64_t token)
+{
+    HZP_LOCKED(&s->lock);
+    return asked_before(s, token);
+}
+
 /* Under the lock.  The place for another job, of one that may be forgotten; NULL: there is none. */
 static struct hzp_version_job *free_job(struct hzp_state *s)
 {
@@ -247,6 +262,8 @@ static int appoint(struct hzp_state *s, const struct hzp_version_job *asked, int
                    uint64_t *ret_id, struct hzp_err_text *reterr)
 {
     const struct hzp_version_job *last = job_of(s, s->jobs);
+    if ((*ret_id = asked_before(s, asked->token)))
+        return HZP_OK;
     if (last && (last->state == HZP_JOB_WAITS || last->state == HZP_JOB_RUNS))
         return hzp_fail(reterr, HZP_EBUSY, "job %" PRIu64 " has not ended: ask again when it has",
                         last->id);
@@ -431,11 +448,12 @@ static int export_current(struct hzp_state *s, const struct hzp_version_job *job
                           struct hzp_err_text *reterr)
 {
     const struct hzp_version *v = hzp_trainer_frozen(s->trainer);
-    int r = v->record.id == job->version ? HZP_OK : replaced(job, v->record.id, reterr);
-    if (r >= 0)
-        r = hzp_checkpoint_save_model(to, s->model, s->trainer, v, s->texts_dir, s->config.options,
-                                      reterr);
-    return r;
+    struct hzp_train_state state;
+    if (v->record.id != job->version)
+        return replaced(job, v->record.id, reterr);
+    hzp_trainer_state(s->trainer, v, &state);
+    return hzp_checkpoint_save_model(to, &state.source, s->texts_dir, s->config.options, NULL,
+                                     reterr);
 }
 
 static int export_version(struct hzp_state *s, const struct hzp_version_job *job,

@@ -46,9 +46,10 @@ struct hzp_version_job {
     enum hzp_job_state state;
     /* what is asked for */
     uint64_t version;
-    int64_t example;                         /* forget; undo: the first */
-    int64_t example_last;                    /* undo: the last */
-    uint64_t checksum;                       /* push: of the upload */
+    int64_t example;      /* forget; undo: the first */
+    int64_t example_last; /* undo: the last */
+    uint64_t checksum;    /* push: of the upload */
+    uint64_t token;       /* of a request that may come again: it asks for one job; 0: none */
     char source[HZP_VERSION_SOURCE_MAX + 1]; /* push: where it comes from, as the sender says */
     bool replay; /* activate: later lessons are learned again, not skipped; push: all are */
     bool reset;  /* activate: moments and residuals are zeroed */
@@ -65,13 +66,16 @@ struct hzp_version_job {
     char error[400];
 };
 
-/* Appoints a job: what is asked for is set.  HZP_EBUSY: one waits or runs, or HZP_JOBS_KEPT have
+/* Appoints a job: what is asked for is set.  One with the same token is the same job, if it is
+ * known and has not failed.  HZP_EBUSY: one waits or runs, or HZP_JOBS_KEPT have
  * not ended or are held; HZP_EINVAL: nothing is saved (--state none). */
 int hzp_state_ask(struct hzp_state *s, const struct hzp_version_job *asked, uint64_t *ret_id,
                   struct hzp_err_text *reterr);
 /* False: there is no such job, or it is forgotten.  Of HZP_JOBS_KEPT the one that was asked for
  * first is forgotten for another, but none that has not ended or is held. */
 bool hzp_state_job(struct hzp_state *s, uint64_t id, struct hzp_version_job *ret);
+/* The job with this token that is known and has not failed; 0: none. */
+uint64_t hzp_state_job_of(struct hzp_state *s, uint64_t token);
 /* Counts (hold) or stops counting a request that waits for job id.  The state does not forget a job
  * that a request waits for. */
 void hzp_state_hold_job(struct hzp_state *s, uint64_t id, bool hold);

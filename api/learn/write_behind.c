@@ -9,8 +9,8 @@
 static void *saver_main(void *arg)
 {
     struct hzp_state *s = arg;
-    s->saver_result = hzp_checkpoint_write_copy(s->dir, s->saved.id, s->copy, s->texts_dir,
-                                                s->config.options, &s->saver_why);
+    s->saver_result = hzp_checkpoint_write(s->dir, s->saved.id, &s->copy->state, s->texts_dir,
+                                           s->config.options, NULL, &s->saver_why);
     s->save_took_ns = hzp_now_ns() - s->save_begin_ns;
     atomic_store(&s->saver_ended, true);
     hzp_wake_poke(&s->wake);

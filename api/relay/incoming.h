@@ -3,7 +3,7 @@
  *
  *     status line, header -> body, whose length is given, in chunks, or up to the end
  *
- * A stream of server-sent events comes in groups (api/http/routes/journal.h): events, then control
+ * A stream of server-sent events comes in groups (api/http/routes/answer.h): events, then control
  * lines that say which tokens they are made of.  Only whole groups become the client's: what is
  * known of a stream is then always the tokens of the events that its client gets, so another rank 0
  * can go on behind them.  Its status and header are told once, so they stay those of the first

@@ -8,7 +8,7 @@
  *     client <- relay.c <- incoming.h <- upstream.c <- rank 0
  *
  * When rank 0 is lost, a request that has no answer yet is sent again to the next rank 0, and a
- * stream goes on behind the tokens that its client has (api/http/routes/journal.h).  The launcher
+ * stream goes on behind the tokens that its client has (api/http/routes/answer.h).  The launcher
  * keeps rank 0's socket open (mesh/launch/launch.h): requests wait there until the next rank 0
  * accepts them.  When the socket is closed there will be none, and the answer is a 503.
  *

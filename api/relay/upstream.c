@@ -391,13 +391,8 @@ int hzp_relay_create(const char *path, struct hzp_relay **ret, struct hzp_err_te
         *ret = relay;
         return HZP_OK;
     }
-    if (relay->epoll >= 0)
-        close(relay->epoll);
-    if (relay->poke >= 0)
-        close(relay->poke);
-    hzp_lock_fini(&relay->lock);
-    free(relay->piece);
-    free(relay);
+    atomic_store(&relay->stopping, true); /* no thread runs */
+    hzp_relay_destroy(relay);
     return fits ? hzp_fail(reterr, HZP_EIO, "no thread or descriptor left for the relay")
                 : hzp_fail(reterr, HZP_EINVAL, "the path of rank 0's socket is too long: %s", path);
 }
@@ -415,8 +410,10 @@ void hzp_relay_destroy(struct hzp_relay *relay)
     if (!relay)
         return;
     hzp_relay_stop(relay);
-    close(relay->epoll);
-    close(relay->poke);
+    if (relay->epoll >= 0)
+        close(relay->epoll);
+    if (relay->poke >= 0)
+        close(relay->poke);
     hzp_lock_fini(&relay->lock);
     free(relay->piece);
     free(relay);

@@ -10,7 +10,7 @@
  */
 #pragma once
 
-#include "api/cli/bench_settings.h"
+#include "api/cli/options.h"
 #include "api/engine/engine.h"
 #include "dev/bench/limits.h"
 

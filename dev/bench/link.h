@@ -5,7 +5,7 @@
  */
 #pragma once
 
-#include "api/cli/bench_settings.h"
+#include "api/cli/options.h"
 #include "device/device.h"
 #include "mesh/link.h"
 

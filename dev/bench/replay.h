@@ -6,7 +6,7 @@
  */
 #pragma once
 
-#include "api/cli/bench_settings.h"
+#include "api/cli/options.h"
 #include "base/err.h"
 
 /* Prints the report, or JSON, and writes the plot.  HZP_EINVAL: an option; HZP_EIO: no server, or

@@ -6,7 +6,7 @@
  */
 #pragma once
 
-#include "api/cli/bench_settings.h"
+#include "api/cli/options.h"
 #include "api/engine/settings.h"
 
 /* Prints the figures, as text or JSON, on standard output.  HZP_EINVAL: no such benchmark, or its

@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "mesh/launch/launch.h"
 
-#include "mesh/launch/life.h"
-
 #include <fcntl.h>
 #include <signal.h>
 #include <sys/prctl.h>

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "mesh/launch/life.h"
+#include "mesh/launch/launch.h"
 
 #include "base/log.h"
 #include "base/thread.h"

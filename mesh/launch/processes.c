@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* mesh/launch/processes.c - starts ranks on this machine as its own children, without MPI. */
-#include "mesh/launch/life.h"
+#include "mesh/launch/launch.h"
 #include "mesh/launch/rendezvous.h"
 
 #include "base/log.h"

@@ -3,7 +3,7 @@
 
 #include "base/log.h"
 #include "base/timeline.h"
-#include "mesh/launch/life.h"
+#include "mesh/launch/launch.h"
 
 enum { HOST_NAME = 256 };
 

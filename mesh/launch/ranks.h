@@ -58,7 +58,7 @@ struct hzp_ranks {
 /* With settings->ranks > 1 and no launcher's environment: runs the ranks, with link mpi by MPI's
  * launcher (hzp_launch_local), else by itself (hzp_launch_processes); again after a loss
  * (settings->restarts).  keep: of hzp_launch_processes.  It returns 1 with *status, this process's
- * exit status.  HZP_OK: this process is a rank, and gives signs of life (life.h). */
+ * exit status.  HZP_OK: this process is a rank, and gives signs of life (launch.h). */
 int hzp_ranks_start(const struct hzp_ranks_settings *settings, char **argv,
                     const struct hzp_launch_keep *keep, int *status, struct hzp_err_text *reterr);
 

@@ -18,8 +18,6 @@
  */
 #include "mesh/link/worker.h"
 
-#include "mesh/link/sparse.h"
-
 #include <mpi.h>
 #include <sched.h>
 

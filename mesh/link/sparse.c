@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "mesh/link/sparse.h"
+#include "mesh/link/worker.h"
 
 static size_t blocks_of(size_t bytes)
 {

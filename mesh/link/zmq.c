@@ -536,7 +536,8 @@ static int split(struct hzp_zmq_link *link, uint16_t *own, uint16_t *all, struct
     config.folder = link->folder[0] ? link->folder : NULL;
     config.key = link->secret_key[0] ? link->secret_key : NULL;
     HZP_TRY(open_link(&config, link, own, &second, reterr));
-    struct hzp_link_zmq_address *address = hzp_xcalloc((size_t)base->ranks, sizeof(*address));
+    HZP_FREED struct hzp_link_zmq_address *address =
+        hzp_xcalloc((size_t)base->ranks, sizeof(*address));
     /* The ports at which all ranks listen for all others: at all[r * ranks + s], r for s. */
     int r =
         hzp_link_gather(base, own, sizeof(*own) * (size_t)base->ranks, all, sizeof(*own), reterr);
@@ -546,7 +547,6 @@ static int split(struct hzp_zmq_link *link, uint16_t *own, uint16_t *all, struct
     }
     if (r == HZP_OK)
         r = hzp_link_connect_zmq(second, address, link->wait_s, has_failed, base, reterr);
-    free(address);
     if (r == HZP_OK)
         *ret = second;
     else
@@ -557,10 +557,8 @@ static int split(struct hzp_zmq_link *link, uint16_t *own, uint16_t *all, struct
 static int zmq_split(struct hzp_link *base, struct hzp_link **ret, struct hzp_err_text *reterr)
 {
     size_t ranks = (size_t)base->ranks;
-    uint16_t *ports = hzp_xcalloc(ranks * (ranks + 1), sizeof(*ports));
-    int r = split((struct hzp_zmq_link *)base, ports, ports + ranks, ret, reterr);
-    free(ports);
-    return r;
+    HZP_FREED uint16_t *ports = hzp_xcalloc(ranks * (ranks + 1), sizeof(*ports));
+    return split((struct hzp_zmq_link *)base, ports, ports + ranks, ret, reterr);
 }
 
 bool hzp_link_zmq_about(char *text, size_t size)

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* mesh/link/zmq_move.c - transfers of links by ZeroMQ: headers, streams, sums. */
-#include "mesh/link/sparse.h"
+#include "mesh/link/worker.h"
 #include "mesh/link/zmq_link.h"
 
 static struct hzp_zmq_peer *member(struct hzp_zmq_link *link, const struct hzp_link_group *group,

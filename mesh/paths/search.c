@@ -439,12 +439,11 @@ int hzp_paths_plan(const struct hzp_paths_problem *p, struct hzp_paths_plan *ret
                    struct hzp_err_text *reterr)
 {
     HZP_TRY(hzp_paths_problem_check(p, reterr));
-    struct search *s = calloc(1, sizeof(*s));
+    HZP_FREED struct search *s = calloc(1, sizeof(*s));
     if (!s)
         return hzp_fail(reterr, HZP_ENOMEM, "paths: no memory to search");
     s->p = p;
     s->best = ret;
     search(s);
-    free(s);
     return HZP_OK;
 }

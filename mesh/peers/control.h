@@ -11,7 +11,7 @@
  * Heartbeats also tell what a rank's threads are doing, how fast it computes and how its clock
  * stands; rank 0 logs, in one line each, a rank that has been silent or busy with one thing for
  * half the limit (`silent`), ranks that wait for another (`waiting`), and a rank that has become
- * slower than the others (`straggler`, stragglers.h).
+ * slower than the others (`straggler`, stragglers.c).
  *
  * Thread: the one that opens it, except the functions marked any; `lost` is called by the control
  * thread, which must not be blocked.

@@ -12,6 +12,7 @@ static const char *const names[] = {"product", "copy", "link"};
 struct test {
     struct hzp_device *dev;
     struct hzp_link *link;
+    enum hzp_dtype type;
     struct hzp_lane *lane;
     struct hzp_fence *fence;
     void *from, *to; /* COPY_BYTES of device memory each */
@@ -21,8 +22,8 @@ struct test {
 static int product(struct test *t, struct hzp_err_text *reterr)
 {
     size_t matrix = (size_t)SIDE * SIDE * sizeof(float);
-    struct hzp_matmul_args args = {.a = {t->from, SIDE, SIDE, SIDE, HZP_F32},
-                                   .b = {(char *)t->from + matrix, SIDE, SIDE, SIDE, HZP_F32},
+    struct hzp_matmul_args args = {.a = {t->from, SIDE, SIDE, SIDE, t->type},
+                                   .b = {(char *)t->from + matrix, SIDE, SIDE, SIDE, t->type},
                                    .c = {t->to, SIDE, SIDE, SIDE, HZP_F32}};
     HZP_TRY(hzp_op_matmul(t->lane, &args));
     HZP_TRY(hzp_fence_record(t->fence, t->lane));
@@ -87,7 +88,7 @@ int hzp_selftest_slowest(const struct hzp_selftest *all, int ranks, int *ret_whi
                          double *ret_times)
 {
     int slowest = 0;
-    double *sorted = hzp_xcalloc((size_t)ranks, sizeof(*sorted));
+    HZP_FREED double *sorted = hzp_xcalloc((size_t)ranks, sizeof(*sorted));
     *ret_which = 0;
     *ret_times = 0;
     for (int w = 0; w < HZP_SELFTEST_COUNT; w++) {
@@ -102,7 +103,6 @@ int hzp_selftest_slowest(const struct hzp_selftest *all, int ranks, int *ret_whi
                 slowest = r;
             }
     }
-    free(sorted);
     return slowest;
 }
 
@@ -124,11 +124,22 @@ static int judge(const struct hzp_selftest *all, const struct test *t, double mo
                           rank, times, names[which], most);
 }
 
-int hzp_selftest_run(struct hzp_device *dev, struct hzp_link *link, double most,
-                     struct hzp_err_text *reterr)
+void hzp_selftest_speeds(const struct hzp_selftest *all, int count, uint8_t *ret)
+{
+    double least = INFINITY;
+    for (int i = 0; i < count; i++)
+        least = HZP_MIN(least, all[i].seconds[HZP_SELFTEST_PRODUCT]);
+    for (int i = 0; i < count; i++) {
+        long tenths = lround(10 * least / all[i].seconds[HZP_SELFTEST_PRODUCT]);
+        ret[i] = (uint8_t)(10 * HZP_MAX(tenths, 1));
+    }
+}
+
+int hzp_selftest_run(struct hzp_device *dev, struct hzp_link *link, enum hzp_dtype type,
+                     double most, struct hzp_selftest *ret_all, struct hzp_err_text *reterr)
 {
     size_t ranks = (size_t)hzp_link_ranks(link);
-    struct test t = {.dev = dev, .link = link};
+    struct test t = {.dev = dev, .link = link, .type = type};
     struct hzp_selftest mine = {.seconds = {0}}, *all = hzp_xcalloc(ranks, sizeof(*all));
     int r = measure_all(&t, &mine, reterr);
     hzp_fence_close(t.fence);
@@ -141,6 +152,8 @@ int hzp_selftest_run(struct hzp_device *dev, struct hzp_link *link, double most,
         r = hzp_link_gather(link, &mine, sizeof(mine), all, UINT64_MAX, reterr);
     if (r == HZP_OK)
         r = judge(all, &t, most, reterr);
+    if (r == HZP_OK && ret_all)
+        memcpy(ret_all, all, ranks * sizeof(*all));
     hzp_device_free(dev, HZP_MEM_DEVICE, t.pieces);
     free(all);
     return r;

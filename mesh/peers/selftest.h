@@ -21,10 +21,16 @@ struct hzp_selftest {
 };
 
 /* Runs it on all ranks, which call it together, and logs the slowest rank: as a warning from three
- * times as slow on.  HZP_EIO: a rank is more than `most` times slower than the others (0: no
- * limit), which all ranks return and name; or the link failed.  HZP_ENOMEM, HZP_EDEVICE. */
-int hzp_selftest_run(struct hzp_device *dev, struct hzp_link *link, double most,
-                     struct hzp_err_text *reterr);
+ * times as slow on.  type: of the product's matrices, as in the model.  ret_all [ranks]: what all
+ * ranks have measured; NULL: not wanted.  HZP_EIO: a rank is more than `most` times slower than the
+ * others (0: no limit), which all ranks return and name; or the link failed.  HZP_ENOMEM,
+ * HZP_EDEVICE. */
+int hzp_selftest_run(struct hzp_device *dev, struct hzp_link *link, enum hzp_dtype type,
+                     double most, struct hzp_selftest *ret_all, struct hzp_err_text *reterr);
+
+/* How fast the first `count` ranks compute the product, in tenths of the fastest one rounded, as
+ * hundredths: from 10 to 100. */
+void hzp_selftest_speeds(const struct hzp_selftest *all, int count, uint8_t *ret);
 
 /* The rank that is slowest, compared with the others: in what (*ret_which), and how many times
  * slower (*ret_times). */

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "mesh/peers/stragglers.h"
+#include "mesh/peers/control_state.h"
 
 struct hzp_stragglers_seen {
     struct {
@@ -75,14 +75,13 @@ static void judge_meter(struct hzp_stragglers *s, int m, float *rate)
 
 void hzp_stragglers_judge(struct hzp_stragglers *s)
 {
-    float *rate = hzp_xcalloc(2 * (size_t)s->ranks, sizeof(*rate));
+    HZP_FREED float *rate = hzp_xcalloc(2 * (size_t)s->ranks, sizeof(*rate));
     for (int r = 0; r < s->ranks; r++) {
         s->slow[r].times = 0;
         s->slow[r].meter = -1;
     }
     for (int m = 0; m < HZP_METER_COUNT; m++)
         judge_meter(s, m, rate);
-    free(rate);
     for (int r = 0; r < s->ranks; r++) {
         struct hzp_straggler *slow = &s->slow[r];
         slow->turns = slow->times > HZP_STRAGGLER_SLOW ? slow->turns + 1 : 0;

@@ -135,18 +135,20 @@ static int32_t number_visits(struct run *run)
     return tasks;
 }
 
-/* Costs by elements: a task's products have about as many operations for each row. */
-static void set_costs(struct run *run, const struct hzp_layout *layout)
+/* Costs by elements, as a task's products have about as many operations for each row, and by the
+ * stages' speeds. */
+static void set_costs(struct run *run, struct hzp_shards shards, const struct hzp_layout *layout)
 {
-    struct hzp_shards shards = {.stages = run->stages};
     const struct hzp_model_config *c = &layout->config;
     for (int32_t s = 0; s < run->stages; s++) {
         shards.rank = s;
         hzp_stages_cut(&shards, layout, NULL);
         for (int32_t l = shards.layer; l < shards.layer_end; l++)
             run->cost[s] += layout->unit[1 + l].elements;
+        run->cost[s] = run->cost[s] * 100 / (uint64_t)hzp_stage_speed(&shards, s);
     }
-    run->cost[run->stages] = 3 * (uint64_t)c->vocab * (uint64_t)c->width;
+    run->cost[run->stages] =
+        300 * (uint64_t)c->vocab * (uint64_t)c->width / (uint64_t)hzp_stage_speed(&shards, 0);
 }
 
 void hzp_stage_order_make(struct hzp_stage_order *order, const struct hzp_shards *shards,
@@ -165,7 +167,7 @@ void hzp_stage_order_make(struct hzp_stage_order *order, const struct hzp_shards
     run.ended = run.gradients + s;
     run.visit = run.ended + s;
     run.passed = hzp_xcalloc(s, sizeof(*run.passed));
-    set_costs(&run, layout);
+    set_costs(&run, *shards, layout);
     int32_t tasks = number_visits(&run);
     order->task = hzp_xgrow(order->task, &order->room, tasks, sizeof(*order->task));
     order->tasks = 0;

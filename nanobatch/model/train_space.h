@@ -11,19 +11,9 @@
 
 #include "nanobatch/model/model.h"
 #include "nanobatch/plan/plan.h"
+#include "weights/unit_stream.h"
 
 struct hzp_train_space;
-
-/* The parts of what a checkpoint has, in its units.  Scales are there with 8-bit moments only; a
- * model in F32 has no residuals. */
-enum hzp_state_part {
-    HZP_STATE_M,
-    HZP_STATE_V,
-    HZP_STATE_M_SCALE,
-    HZP_STATE_V_SCALE,
-    HZP_STATE_RESIDUAL,
-    HZP_STATE_WEIGHTS
-};
 
 /* As files and messages call them. */
 const char *hzp_state_part_name(enum hzp_state_part part);

@@ -2,7 +2,7 @@
 #include "nanobatch/search/crew.h"
 
 #include "nanobatch/run/exec.h"
-#include "nanobatch/search/measure_pair.h"
+#include "nanobatch/search/measure.h"
 
 enum { ROUNDS = 5, BESIDE_MAX = 64 };
 enum what { PART, EXCHANGE, BESIDE, STEP, SPENT, END };

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "nanobatch/search/measure.h"
 
-#include "nanobatch/search/measure_pair.h"
 #include "nanobatch/search/simulate.h"
 
 enum { PASSES = 3, RUNS_MIN = 2, RUNS_MAX = 9, DEPTH = 512 };

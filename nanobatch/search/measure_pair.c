@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "nanobatch/search/measure_pair.h"
+#include "nanobatch/search/measure.h"
 
 #include "nanobatch/run/exec.h"
 

@@ -3,7 +3,6 @@
 
 #include "nanobatch/model/train_space_state.h"
 #include "nanobatch/search/pipeline.h"
-#include "nanobatch/search/vary.h"
 #include "nanobatch/split/deadline.h"
 
 enum { BEST = 4, RUNS_MIN = 3, RUNS_MAX = 21, SLICES = 5 };

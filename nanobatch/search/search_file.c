@@ -469,15 +469,13 @@ int hzp_search_save(const char *path, const struct hzp_tables *tables,
         HZP_TRY(hzp_dir_make(temporary, NULL, reterr));
         *slash = '/';
     }
-    json_t *root = json_object();
+    json_auto_t *root = json_object();
     int r = walk_all(&w, root, &from, &table);
-    char *whole_text = r < 0 ? NULL : json_dumps(root, flags);
-    json_decref(root);
+    HZP_FREED char *whole_text = r < 0 ? NULL : json_dumps(root, flags);
     if (whole_text)
         r = hzp_file_put_by(path, temporary, 0666, whole_text, strlen(whole_text), reterr);
     else if (r >= 0)
         r = hzp_fail(reterr, HZP_ENOMEM, "%s: out of memory", path);
-    free(whole_text);
     return r;
 }
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "nanobatch/search/vary.h"
+#include "nanobatch/search/search.h"
 
 #include "device/philox.h"
 

@@ -19,7 +19,7 @@ struct hzp_policy {
     double train_share;
     /* While requests run, whatever the goals allow or forbid: the most and the least part of the
      * device's time that training gets, 0 .. 1.  The least grows with the age of what waits to be
-     * learned, up to five times (start_state.h), and is never more than the most. */
+     * learned, up to five times, and is never more than the most. */
     double train_max, train_min;
 };
 

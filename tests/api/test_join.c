@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* tests/api/test_join.c - how many steps' tokens streams join. */
-#include "api/http/wire/join.h"
+#include "api/http/wire/notify.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

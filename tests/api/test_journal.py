@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""A relayed rank 0 (api/http/routes/journal.h): a stream whose connection is lost goes on in another connection, from the
+"""A relayed rank 0 (api/http/routes/answer.h): a stream whose connection is lost goes on in another connection, from the
 journal that came so far, with the bytes that it would have had; what cannot be gone on with is refused; a server with
 a port of its own writes no journal.
 

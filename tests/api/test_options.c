@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The command line: defaults, ranges, errors that name the option and what may have been meant, and
  * the help texts. */
-#include "api/cli/nearest.h"
 #include "api/cli/option_table.h"
 #include "api/cli/options.h"
 #include "base/decimal.h"
@@ -175,7 +174,8 @@ static void options_have_parts(void **state)
         {"--skip", "0.25,swap", "--skip takes a value, swap=VALUE, separated by commas, not"},
         {"--canary", "", "--canary takes a number"},
         {"--shard", "4",
-         "--shard takes z1=VALUE, z2=VALUE, z3=VALUE, stages=VALUE, separated by commas, not"},
+         "--shard takes z1=VALUE, z2=VALUE, z3=VALUE, stages=VALUE, speeds=VALUE, separated by "
+         "commas, not"},
         {"--shard", "z1=", "--shard z1 takes a whole number"},
         {"--queue", "5,tokens=0", "--queue tokens takes a whole number from 1 to"},
         {"--mesh", "tcp://a:1,tcp://b:1,part=2", "--mesh part takes a number from 0.001 to 1"},

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The server's socket: a port that is taken is noticed before either server listens, the
  * printed address can be used, and the socket of a process that has died goes on. */
-#include "api/http/wire/port.h"
+#include "api/http/wire/door.h"
 #include "base/base.h"
 
 #include <arpa/inet.h>

@@ -26,14 +26,11 @@ def levels():
     return LEVELS[:LEVELS.index(best) + 1]
 
 
-def ratios(*options):
+def ratios(*options, **fields):
     """How far the log-probabilities of training are from those that were served, by the same version."""
     with Server(*LEARNS, "--no-prefix-cache", *options) as server:
-        end(server, begin(server, prompts=PROMPTS * 2, updates=1, max_tokens=24, temperature=1))
-        page = server.get("/metrics")
-        page = page.decode() if isinstance(page, bytes) else page
-        found = dict(re.findall(r"^hzpserve_train_ratio_(\w+){[^}]*} (\S+)$", page, re.M))
-    return [float(found[name]) for name in ("max", "k1", "k3")]
+        end(server, begin(server, prompts=PROMPTS * 2, updates=1, max_tokens=24, temperature=1, **fields))
+        return [server.metric("hzpserve_train_ratio_" + name) for name in ("max", "k1", "k3")]
 
 
 def test_learned_as_served():
@@ -43,6 +40,42 @@ def test_learned_as_served():
             assert got == [1, 0, 0], (level, dtype, got)
     most, _, k3 = ratios("--dtype", "f32")  # what would be found, if it were not so
     assert most > 1 and k3 > 0, (most, k3)
+
+
+def mismatch(*options):
+    """k3 between answers and what training computes of them, once so many of their tokens were compared."""
+    with Server(*options) as server:
+        for i in range(10000):
+            server.complete(prompt=PROMPTS[i % 5], max_tokens=32, temperature=1, seed=i)
+            if server.metric("hzpserve_mismatch_tokens_total") > 256:
+                break
+        return server.metric("hzpserve_mismatch_k3")
+
+
+def test_mismatch():
+    """Of plain answers: what differs in F32 is rounding; what e4m3 changes is seen; nothing where nothing differs."""
+    f32, same = mismatch(), mismatch("--dtype", "bf16", SAME)
+    weights, cache = mismatch("--quantization", "fp8"), mismatch("--kv-cache-dtype", "fp8")
+    print(f"k3: F32 {f32:.1e}, {SAME} in BF16 {same:.1e}, fp8 {weights:.1e}, its cache {cache:.1e}")
+    assert 0 <= f32 < 1e-10 and same == 0, (f32, same)
+    assert weights > 1e-7 and cache > 1e-7, (weights, cache)
+    with Server("--no-train") as server:
+        server.complete()
+        assert "hzpserve_mismatch" not in server.get("/metrics")
+
+
+def test_what_fp8_served_is_corrected():
+    """What is learned of it has a loss with the ratio of both probabilities, of each kind of rollouts and of feedback:
+    the ratio is not 1, though the version that learns is the one that served."""
+    for algorithm in ("grpo", "dapo", "cispo", "reinforce", "gspo"):
+        most, _, k3 = ratios("--quantization", "fp8", algo=algorithm)
+        assert most > 1.001 and k3 > 1e-6, (algorithm, most, k3)
+    with Server(*LEARNS, "--quantization", "fp8", "--queue", "1000,receipts=1M") as server:
+        said = server.complete(prompt=PROMPTS[0], max_tokens=24, temperature=1, seed=1)
+        status, _, done = server.post("/v1/feedback", {"id": said.id, "score": 1, "learn": True})
+        assert status == 200, done
+        server.complete(after=done["after"])
+        assert server.metric("hzpserve_train_ratio_k3") > 1e-6
 
 
 def answer(server, i):

@@ -17,6 +17,7 @@ import sqlite3
 import subprocess
 import sys
 import tempfile
+import time
 
 import test_api
 from test_api import EXAMPLES, HANG, Server
@@ -47,8 +48,8 @@ def states(server):
     return {one["id"]: one["state"] for one in lessons(server)["data"]}
 
 
-def undo(server, body=None, status=200):
-    got = server.post("/v1/undo?timeout=120", body or {})
+def undo(server, body=None, status=200, key=None):
+    got = server.post("/v1/undo?timeout=120", body or {}, key and {"Idempotency-Key": key})
     assert got[0] == status, got
     return got[2]
 
@@ -242,6 +243,58 @@ def test_contradictions():
             assert server.post(EXAMPLES, again, headers=headers)[2]["warnings"] == []  # no new example
             undo(server, {"version": "original"})
             assert teach(server, TOM, " In Rome.")["warnings"] == []
+
+
+def test_sent_again():
+    """A client that lost the answer may ask once more, with the same key: one lesson goes, one version is activated, one
+    lesson comes back, also after a restart; examples that come again are said to be taken back."""
+    with tempfile.TemporaryDirectory(prefix="hzpserve-test-") as state:
+        with Server("--effect", "0", state=state) as server:
+            teach(server, TOM, " In Tarn.")
+            body = {"prompt": ZOE, "completion": " In Oslo."}
+            path = EXAMPLES + "?wait=served&timeout=120"
+            assert server.post(path, body, {"Idempotency-Key": "e"})[2]["served"]
+            first, again = undo(server, key="k"), undo(server, key="k")
+            assert first == again and first["skipped"] == [2, 2] and states(server) == {1: "learned", 2: "undone"}
+            status, _, got = server.post(path, body, {"Idempotency-Key": "e"})
+            assert not got["served"] and got["skipped"] == [2], got
+            assert "lesson 2 was taken back" in got["reason"] and "redo" in got["reason"], got
+            assert "another body" in undo(server, {"lesson": 1}, key="k", status=400)["error"]["message"]
+            assert "1 to 255 bytes" in undo(server, key="x" * 300, status=400)["error"]["message"]
+            back = [undo(server, {"lesson": 2, "redo": True}, key="r", status=202) for _ in range(2)]
+            assert back[0]["id"] == back[1]["id"] == 3 and len(states(server)) == 3, back
+            while states(server)[3] == "waiting":
+                time.sleep(0.05)
+        with Server("--effect", "0", state=state) as server:
+            got = undo(server, key="k")
+            assert got["skipped"] == [2, 2] and got["state"] == "done", got
+            assert undo(server, {"lesson": 2, "redo": True}, key="r", status=202)["id"] == 3
+            assert states(server) == {1: "learned", 2: "undone", 3: "learned"}
+            made = [undo(server, {"version": "original"}, key="v") for _ in range(2)]
+            assert made[0] == made[1] and set(states(server).values()) == {"undone"}, made
+
+
+def test_fast_lessons():
+    """Lessons that come one after another, faster than they are learned, and more than may wait to be measured: each
+    has its effect, of a version that ends it, or the list says why it has none."""
+    names = [a + b for a in ("Tom", "Zoe", "Ann", "Ben", "Kim", "Leo", "Max", "Ida") for b in ("", "na", "vic", "ke", "ly")]
+    for count, pause in ((40, 0), (8, 0.25)):
+        with Server("--passes", "4") as server:
+            for name in names[:count]:
+                assert server.post(EXAMPLES, {"prompt": f"Where does {name} live?", "completion": " In Oslo."})[0] == 202
+                time.sleep(pause)
+            while any(one["effect"] is None for one in lessons(server, "?limit=100")["data"]):
+                time.sleep(0.1)
+            seen = lessons(server, "?limit=100")["data"]
+            measured = [one for one in seen if "skipped" not in one["effect"]]
+            assert len(seen) == count and len(measured) >= min(count, 32) // 2, [one["effect"] for one in seen]
+            for one in measured:
+                ends = json.loads(server.get(f"/v1/lessons/{one['id']}"))["to_version"]
+                assert one["effect"]["asked"] == 1 and one["effect"]["to_version"] >= ends, (one, ends)
+            for one in seen:
+                assert one in measured or "quarter of the time" in one["effect"]["skipped"], one
+            listed = subprocess.run([test_api.BINARY, "lessons", "--url", server.url], capture_output=True, text=True)
+            assert listed.returncode == 0 and listed.stdout.count("1 of 1") <= count, listed
 
 
 def test_no_effect():

@@ -10,7 +10,7 @@
 
 #include "base/thread.h"
 #include "tests/links/links.h"
-#include "mesh/link/sparse.h"
+#include "mesh/link/worker.h"
 
 enum { RANKS = 4, PIECE = 700 };
 

@@ -5,7 +5,6 @@
 #include "mesh/link.h"
 #include "nanobatch/model/train_space_state.h"
 #include "nanobatch/search/search.h"
-#include "nanobatch/search/vary.h"
 
 #include "paper.h"
 

@@ -9,7 +9,7 @@
 #include <cmocka.h>
 
 #include "mesh/peers/selftest.h"
-#include "mesh/peers/stragglers.h"
+#include "mesh/peers/control_state.h"
 
 enum { RANKS = 4, WITHIN = 10 /* reports: five seconds */ };
 
@@ -124,12 +124,22 @@ static void test_selftest(void **state)
             }
 }
 
+static void test_speeds(void **state)
+{
+    struct hzp_selftest all[4] = {{{2e-3}}, {{1e-3}}, {{1.03e-3}}, {{1}}};
+    uint8_t speed[4];
+    hzp_selftest_speeds(all, 4, speed);
+    assert_int_equal(speed[0], 50);
+    assert_int_equal(speed[1], 100);
+    assert_int_equal(speed[2], 100); /* so little is noise */
+    assert_int_equal(speed[3], 10);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_planted),
-        cmocka_unit_test(test_not_named),
-        cmocka_unit_test(test_report),
+        cmocka_unit_test(test_speeds),    cmocka_unit_test(test_planted),
+        cmocka_unit_test(test_not_named), cmocka_unit_test(test_report),
         cmocka_unit_test(test_selftest),
     };
     return cmocka_run_group_tests_name("stragglers", tests, NULL, NULL);

@@ -97,7 +97,8 @@ with tempfile.TemporaryDirectory() as top:
     train(one, 1, "--total-steps", "6")
     for ranks, groups in ((2, ()), (2, ("--shard", "z3=2", "--recompute", "layer")), (4, ("--shard", "z1=2")),
                           (4, ("--shard", "z2=2,z3=2")), (2, ("--shard", "stages=2", "--recompute", "mlp")),
-                          (4, ("--shard", "stages=4"))):
+                          (4, ("--shard", "stages=4")),
+                          (3, ("--shard", "stages=3,speeds=measured"))):
         name = "-".join((str(ranks),) + groups)
         print(name, flush=True)
         out = os.path.join(top, name)

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Which rank a request goes to, and what is remembered of prompts and sessions. */
-#include "api/front/dispatch.h"
+#include "api/front/front_state.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -156,7 +156,7 @@ static void computes(void **state)
     atomic_store(&rq->cancel, true);
     hzp_front_poke(w.front);
     hear(&w, 'C', &data, &bytes);
-    MUST(hzp_cancel_read(data, bytes, &canceled, NULL));
+    MUST(hzp_plain_read(data, bytes, &canceled, sizeof(canceled)));
     assert_int_equal(canceled, id);
     begin_news(&w);
     add_news(&w, id, 0, 1, tokens, HZP_REQUEST_CANCELED);
@@ -419,7 +419,7 @@ static void recalls(struct world *w, uint64_t id, int32_t drawn, const int32_t *
     size_t bytes;
     uint64_t canceled;
     hear(w, 'C', &data, &bytes);
-    MUST(hzp_cancel_read(data, bytes, &canceled, NULL));
+    MUST(hzp_plain_read(data, bytes, &canceled, sizeof(canceled)));
     assert_int_equal(canceled, id);
     begin_news(w);
     add_news_of(w, id, drawn, 1, tokens, HZP_REQUEST_RUNNING, 2); /* that it had meanwhile */
@@ -757,7 +757,7 @@ static void hear_share(struct world *w, double share)
     size_t bytes;
     struct hzp_policy policy;
     hear(w, 'P', &data, &bytes);
-    MUST(hzp_policy_read(data, bytes, &policy, NULL));
+    MUST(hzp_policy_read(data, bytes, &policy));
     assert_true(policy.train_share == share);
 }
 

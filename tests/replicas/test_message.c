@@ -330,14 +330,14 @@ static void policies(void **state)
                                       .train_min = 0.125};
     struct hzp_policy got, bad = policy;
     struct hzp_message m = {.data = NULL};
-    hzp_policy_write(&m, &policy);
-    assert_int_equal(hzp_policy_read(m.data, m.bytes, &got, NULL), HZP_OK);
+    hzp_plain_write(&m, 'P', &policy, sizeof(policy));
+    assert_int_equal(hzp_policy_read(m.data, m.bytes, &got), HZP_OK);
     assert_memory_equal(&got, &policy, sizeof(got));
     for (size_t n = 1; n < m.bytes; n++)
-        assert_int_equal(hzp_policy_read(m.data, n, &got, NULL), HZP_EFORMAT);
+        assert_int_equal(hzp_policy_read(m.data, n, &got), HZP_EFORMAT);
     bad.train_max = NAN;
-    hzp_policy_write(&m, &bad);
-    assert_int_equal(hzp_policy_read(m.data, m.bytes, &got, NULL), HZP_EFORMAT);
+    hzp_plain_write(&m, 'P', &bad, sizeof(bad));
+    assert_int_equal(hzp_policy_read(m.data, m.bytes, &got), HZP_EFORMAT);
     hzp_message_fini(&m);
 }
 
@@ -528,11 +528,11 @@ static void hellos(void **state)
     }
     hzp_message_fini(&m);
     uint64_t id;
-    hzp_cancel_write(&m, 77);
-    assert_int_equal(hzp_cancel_read(m.data, m.bytes, &id, NULL), HZP_OK);
+    hzp_plain_write(&m, 'C', &(uint64_t){77}, sizeof(uint64_t));
+    assert_int_equal(hzp_plain_read(m.data, m.bytes, &id, sizeof(id)), HZP_OK);
     assert_int_equal(id, 77);
     for (size_t n = 1; n < m.bytes; n++)
-        assert_int_equal(hzp_cancel_read(m.data, n, &id, NULL), HZP_EFORMAT);
+        assert_int_equal(hzp_plain_read(m.data, n, &id, sizeof(id)), HZP_EFORMAT);
     hzp_message_fini(&m);
 }
 

@@ -155,7 +155,8 @@ static void knocks_again(void **state)
         read_all(&p);
         if (p.round < 1)
             continue; /* it hears nothing, and computes nothing */
-        hzp_beat_write(&p.w.out, &(struct hzp_front_beat){.finished = 1});
+        hzp_plain_write(&p.w.out, 'B', &(struct hzp_front_beat){.finished = 1},
+                        sizeof(struct hzp_front_beat));
         tell(&p);
         hzp_loop_turn(p.w.loop);
     }
@@ -219,7 +220,7 @@ static void embeds(void **state)
         read_all(&p);
         if (p.round < 0)
             continue;
-        hzp_policy_write(&p.w.out, &policy);
+        hzp_plain_write(&p.w.out, 'P', &policy, sizeof(policy));
         tell(&p);
         hzp_loop_turn(p.w.loop);
         hzp_split_policy(hzp_loop_split(p.w.loop), &got);
@@ -239,7 +240,8 @@ static void turn(struct played *p)
     read_all(p);
     if (p->round < 0)
         return;
-    hzp_beat_write(&p->w.out, &(struct hzp_front_beat){.finished = 1});
+    hzp_plain_write(&p->w.out, 'B', &(struct hzp_front_beat){.finished = 1},
+                    sizeof(struct hzp_front_beat));
     tell(p);
     hzp_loop_turn(p->w.loop);
 }
@@ -307,7 +309,7 @@ static void waits_no_longer(void **state)
         turn(&p);
     hzp_request_write(&p.w.out, ++p.id, p.rq, 0);
     tell(&p);
-    hzp_cancel_write(&p.w.out, p.id);
+    hzp_plain_write(&p.w.out, 'C', &p.id, sizeof(p.id));
     tell(&p);
     while (!p.refused && hzp_now_ns() < end)
         turn(&p);

@@ -26,7 +26,7 @@ static struct hzp_front_beat beat_of(struct world *w, uint64_t version)
     size_t bytes;
     while (beat.version != version) {
         hear(w, 'B', &data, &bytes);
-        MUST(hzp_beat_read(data, bytes, &beat, NULL));
+        MUST(hzp_plain_read(data, bytes, &beat, sizeof(beat)));
     }
     return beat;
 }

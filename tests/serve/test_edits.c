@@ -12,7 +12,7 @@
 #include "serve/edits.h"
 #include "tests/serve/seeded.h"
 #include "text/grammar/grammar.h"
-#include "text/grammar/gbnf.h"
+#include "text/grammar/rules.h"
 
 #include <string.h>
 

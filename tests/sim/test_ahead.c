@@ -11,7 +11,7 @@
 #include "tests/fixture/model.h"
 #include "tests/serve/seeded.h"
 #include "text/grammar/grammar.h"
-#include "text/grammar/regex.h"
+#include "text/grammar/regular.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

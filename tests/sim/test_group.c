@@ -23,7 +23,7 @@
 #include "tests/sim/group_links.h"
 #include "tests/sim/learner.h"
 #include "text/grammar/grammar.h"
-#include "text/grammar/regex.h"
+#include "text/grammar/regular.h"
 #include "weights/tensor_slice.h"
 #include "tests/links/links.h"
 

@@ -3,7 +3,7 @@
 #include "base/thread.h"
 #include "tests/text/tokenizer_makes.h"
 #include "base/utf8.h"
-#include "text/tokenizer/bpe.h"
+#include "text/tokenizer/tokenizer_parts.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* tests/train/state_server.h - a learning server without HTTP: the whole engine beside the file
  * thread, on a state in the scratch directory.  Linked with --wrap of hzp_sample_log_open_later,
- * hzp_sample_log_version, hzp_snapshot_save and hzp_thread_start.
+ * hzp_sample_log_version, hzp_state_file_write and hzp_thread_start.
  *
  * Thread: the test's.
  */
@@ -98,20 +98,20 @@ int __wrap_hzp_sample_log_version(struct hzp_sample_log *log,
 }
 
 /* Wraps the writing of a copied state, so that a test can make the disk slow. */
-int __real_hzp_snapshot_save(const struct hzp_snapshot *s, const char *dir, const char *note,
-                             struct hzp_err_text *reterr);
-int __wrap_hzp_snapshot_save(const struct hzp_snapshot *s, const char *dir, const char *note,
-                             struct hzp_err_text *reterr);
+int __real_hzp_state_file_write(const struct hzp_train_state *s, const char *dir, const char *note,
+                                struct hzp_err_text *reterr);
+int __wrap_hzp_state_file_write(const struct hzp_train_state *s, const char *dir, const char *note,
+                                struct hzp_err_text *reterr);
 
 static atomic_int disk_is_slow, saves_begun;
 
-int __wrap_hzp_snapshot_save(const struct hzp_snapshot *s, const char *dir, const char *note,
-                             struct hzp_err_text *reterr)
+int __wrap_hzp_state_file_write(const struct hzp_train_state *s, const char *dir, const char *note,
+                                struct hzp_err_text *reterr)
 {
     atomic_fetch_add(&saves_begun, 1);
     while (atomic_load(&disk_is_slow))
         usleep(1000);
-    return __real_hzp_snapshot_save(s, dir, note, reterr);
+    return __real_hzp_state_file_write(s, dir, note, reterr);
 }
 
 /* Wraps the start of threads, so that a test can make one end before its starter goes on. */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The gate: drafts whose loss on held-out samples rises are discarded, with moments and residuals
- * as before, bit for bit; and the file that the samples come from. */
+ * as before, bit for bit; the file that the samples come from; and what was served, evaluated. */
 #include "api/learn/gate_file.h"
 #include "tests/train/ranks.h"
 #include "tests/weights/scratch.h"
@@ -318,9 +318,80 @@ static void test_file(void **state)
     }
 }
 
+/* Waits until an answer would be taken, gives one whose two learned tokens were served with these
+ * log-probabilities, and turns. */
+static void compare(struct tiny *t, const float old[2], uint64_t version)
+{
+    const int32_t token[] = {1, 7, 3, 9};
+    const uint8_t learn[] = {0, 0, 1, 1};
+    struct hzp_row_loss how[4] = {{0}};
+    for (int i = 0; i < 2; i++)
+        how[2 + i] =
+            (struct hzp_row_loss){.kind = HZP_LOSS_IS, .inv_temperature = 1, .old = old[i]};
+    while (!hzp_trainer_compares(t->trainer))
+        sched_yield();
+    hzp_trainer_compare(t->trainer, hzp_sample_create_losses(token, learn, NULL, how, 4), version);
+    assert_false(hzp_trainer_compares(t->trainer)); /* one waits */
+    tiny_run(t);
+}
+
+/* What was served is compared with the trainer's own log-probabilities, by the version that served
+ * it: what is added to one of them is seen, and learning does not change. */
+static void test_compare(void **state)
+{
+    struct tiny_config config = tiny_defaults();
+    struct tiny *t = tiny_open(&config), *without = tiny_open(&config);
+    struct hzp_trainer_stats stats;
+    double loss;
+    int64_t tokens;
+    tiny_publish(t);
+    tiny_publish(without);
+    for (int round = 0; round < 2; round++) {
+        const struct hzp_version *v = hzp_weights_current(t->weights);
+        const uint8_t first[] = {0, 0, 1, 0}, second[] = {0, 0, 0, 1};
+        const int32_t token[] = {1, 7, 3, 9};
+        struct hzp_sample *one[] = {hzp_sample_create(token, first, 4),
+                                    hzp_sample_create(token, second, 4)};
+        struct hzp_evaluator *e;
+        float lp[2];
+        assert_int_equal(hzp_evaluator_create(t->fixture.model, 32, false, &e), HZP_OK);
+        for (int i = 0; i < 2; i++) {
+            assert_int_equal(hzp_evaluator_run(e, v, &one[i], 1, &loss, &tokens), HZP_OK);
+            lp[i] = (float)-loss;
+            hzp_sample_destroy(one[i]);
+        }
+        hzp_evaluator_destroy(e);
+        hzp_trainer_read_stats(t->trainer, &stats);
+        struct hzp_ratio_stats before = stats.served;
+        compare(t, lp, v->record.id);
+        hzp_trainer_read_stats(t->trainer, &stats);
+        assert_int_equal(stats.served.rows, before.rows + 2);
+        assert_true(fabs(stats.served.k1 - before.k1) < 1e-6 &&
+                    fabs(stats.served.k3 - before.k3) < 1e-9);
+        lp[1] -= 0.01f;
+        before = stats.served;
+        compare(t, lp, v->record.id);
+        hzp_trainer_read_stats(t->trainer, &stats);
+        assert_true(fabs(stats.served.k1 - before.k1 + 0.01) < 1e-5);
+        assert_true(fabs(stats.served.k3 - before.k3 - 5e-5) < 1e-6);
+        compare(t, lp, v->record.id + 1); /* another version has served it */
+        hzp_trainer_read_stats(t->trainer, &stats);
+        assert_int_equal(stats.compared, 4 * (round + 1));
+        tiny_push(t, 1 + 30 * round, 30);
+        tiny_push(without, 1 + 30 * round, 30);
+        tiny_run(t);
+        tiny_run(without);
+    }
+    assert_true(t->reports > 2 && t->reports == without->reports);
+    tiny_assert_same(t, without);
+    tiny_close(t);
+    tiny_close(without);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_compare),
         cmocka_unit_test(test_passes),
         cmocka_unit_test(test_rejected),
         cmocka_unit_test(test_ranks),

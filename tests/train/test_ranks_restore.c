@@ -145,17 +145,19 @@ struct restore {
     char *unit; /* that lies */
 };
 
-static int read_saved(void *ctx, int32_t u, const void **ret, struct hzp_err_text *reterr)
+static int read_saved(void *ctx, enum hzp_state_part part, int32_t u, struct hzp_unit_view *ret,
+                      void **ret_owned, struct hzp_err_text *reterr)
 {
     struct restore *x = ctx;
     struct hzp_unit_view view = hzp_unit_view(&x->saved->weights, u);
-    *ret = view.base;
+    *ret = view;
+    *ret_owned = NULL;
     if (!x->lies || u != 1)
         return HZP_OK;
     x->unit = realloc(x->unit, hzp_unit_bytes(&view));
     memcpy(x->unit, view.base, hzp_unit_bytes(&view));
     x->unit[5] ^= 1;
-    *ret = x->unit;
+    ret->base = x->unit;
     return HZP_OK;
 }
 
@@ -197,7 +199,8 @@ static void *restore(void *arg)
     struct tiny *t = x->r->first;
     struct hzp_trainer_older older = {.trainer = t->trainer};
     struct hzp_trainer_numbers numbers;
-    struct hzp_unit_source source = {.read = read_saved, .ctx = x};
+    struct hzp_unit_source source = {
+        .read = read_saved, .ctx = x, .part = {[HZP_STATE_WEIGHTS] = &x->saved->weights}};
     bool whole = x->r->first->config.shards.groups.z3 == 1 && !x->lies;
     assert_int_equal(hzp_loop_call(t->loop, hzp_trainer_suspend, t->trainer), HZP_OK);
     struct hzp_version *v = older.draft = fill_draft(x, &older.numbers);

@@ -4,7 +4,6 @@
  * what it would have learned without the loss, to the bit. */
 #include "tests/train/ranks.h"
 #include "train/history/trainer_suspend.h"
-#include "train/learner/start_state.h"
 #include "train/history/trainer_rejoin.h"
 #include "tests/links/links.h"
 
@@ -113,11 +112,13 @@ static void *rejoin(void *arg)
     struct hzp_trainer_numbers numbers;
     assert_int_equal(hzp_loop_call(j->loop, hzp_trainer_link_closed, j->trainer), HZP_OK);
     assert_int_equal(hzp_loop_call(j->loop, hzp_trainer_suspend, j->trainer), HZP_OK);
-    j->result =
-        j->from ? hzp_trainer_load_suspended(j->trainer, j->serving, j->from, &numbers, &j->text)
-                : hzp_trainer_clear_suspended(j->trainer);
+    j->result = hzp_trainer_join(j->trainer, j->link, &j->text);
     if (j->result >= 0)
-        j->result = hzp_trainer_give(j->trainer, j->link, j->from, &j->text);
+        j->result = j->from ? hzp_trainer_load_suspended(j->trainer, j->serving, j->from, &numbers,
+                                                         &j->text)
+                            : hzp_trainer_clear_suspended(j->trainer);
+    if (j->result >= 0)
+        j->result = hzp_trainer_restore_ranks(j->trainer, j->serving, NULL, &j->text);
     if (j->result >= 0)
         hzp_loop_call(j->loop, hzp_trainer_resume, j->trainer);
     atomic_store(&j->done, true);
@@ -125,14 +126,20 @@ static void *rejoin(void *arg)
     return NULL;
 }
 
-/* Rank 0 lets go of the link, which is closed then; the other ranks end. */
-static void part(struct ranks *r)
+/* Rank 0 lets go of the link. */
+static void let_go(struct ranks *r)
 {
     for (int turns = 0; tiny_border(r->first, hzp_trainer_part) == HZP_EBUSY; turns++) {
         assert_true(turns < 100000);
         if (hzp_loop_turn(r->first->loop) <= 0)
             hzp_loop_sleep(r->first->loop, 1000000);
     }
+}
+
+/* The link is closed then; the other ranks end. */
+static void part(struct ranks *r)
+{
+    let_go(r);
     for (int32_t i = 1; i < r->count; i++) {
         pthread_join(r->other[i].thread, NULL);
         hzp_thread_own_engine(r->other[i].fixture.dev);
@@ -143,9 +150,12 @@ static void part(struct ranks *r)
         hzp_link_close(r->link[i]);
 }
 
-/* The ranks meet again; rank 0's loop goes on turning.  lost: and are lost again meanwhile. */
+enum lost { NOT_LOST, LOST_AT_ONCE, LOST_LATER };
+
+/* The ranks meet again; rank 0's loop goes on turning.  lost: and are lost again, before rank 0 has
+ * taken over the link, or while it sends. */
 static void meet_again(struct ranks *r, const struct tiny_config *config, const char *from,
-                       bool lost)
+                       enum lost lost)
 {
     struct hzp_err_text text = {{0}, {0}};
     struct rejoin job = {.trainer = r->first->trainer,
@@ -157,15 +167,20 @@ static void meet_again(struct ranks *r, const struct tiny_config *config, const 
     job.link = r->link[0];
     for (int32_t i = 1; i < r->count; i++)
         other_open(&r->other[i], config, r->link[i]);
-    if (lost)
+    if (lost == LOST_AT_ONCE)
         hzp_link_abort(r->link[1], 1, "was pulled out again");
     for (int32_t i = 1; i < r->count && !lost; i++)
         assert_int_equal(hzp_thread_start(&r->other[i].thread, "learner", come_again, &r->other[i]),
                          HZP_OK);
     assert_int_equal(hzp_thread_start(&thread, "rejoin", rejoin, &job), HZP_OK);
-    while (!atomic_load(&job.done))
+    for (bool sends = false; !atomic_load(&job.done);) {
         if (hzp_loop_turn(r->first->loop) <= 0)
             hzp_loop_sleep(r->first->loop, 1000000);
+        if (lost == LOST_LATER && !sends && r->first->trainer->gathering) {
+            sends = true; /* the others do not listen, so it has not ended */
+            hzp_link_abort(r->link[1], 1, "was pulled out again");
+        }
+    }
     pthread_join(thread, NULL);
     if (!lost && job.result < 0)
         fail_msg("%s", job.text.text);
@@ -173,6 +188,7 @@ static void meet_again(struct ranks *r, const struct tiny_config *config, const 
         return;
     assert_int_equal(job.result, HZP_EIO);
     assert_non_null(strstr(job.text.text, "was pulled out again"));
+    let_go(r);
     for (int32_t i = 1; i < r->count; i++)
         other_close(&r->other[i], r->link[i]);
     for (int32_t i = 0; i < r->count; i++)
@@ -213,9 +229,9 @@ static bool lose_after(int32_t turns, const struct tiny_config *config, const ch
         hzp_link_abort(r->link[1], 1, "was pulled out");
         part(r);
         assert_int_equal(hzp_weights_current(r->first->weights)->record.id, serving);
-        if (turns % 4 == 2)
-            meet_again(r, config, dir, true);
-        meet_again(r, config, dir, false);
+        meet_again(r, config, dir, LOST_AT_ONCE);
+        meet_again(r, config, dir, LOST_LATER);
+        meet_again(r, config, dir, NOT_LOST);
         learn_to(r, END);
         char *others = save_ranks(r, &again);
         assert_int_equal(size, again);
@@ -272,7 +288,7 @@ static bool lose_in_lesson(int32_t turns, const struct tiny_config *config, cons
     if (early) {
         hzp_link_abort(r->link[1], 1, "was pulled out");
         part(r);
-        meet_again(r, config, dir, false);
+        meet_again(r, config, dir, NOT_LOST);
         assert_int_equal(hzp_weights_current(r->first->weights)->record.id, serving);
         learn_through(r, 40);
         char *others = save_ranks(r, &again);
@@ -329,7 +345,7 @@ static void check_idle(bool pauses)
     hzp_trainer_set_rejoins(r->first->trainer, false);
     hzp_trainer_read_stats(r->first->trainer, &stats);
     assert_true(stats.broken);
-    meet_again(r, &config, NULL, false);
+    meet_again(r, &config, NULL, NOT_LOST);
     hzp_trainer_read_stats(r->first->trainer, &stats);
     assert_true(!stats.failure[0] && !stats.broken);
     hzp_trainer_pause(r->first->trainer, false);

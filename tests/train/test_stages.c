@@ -65,6 +65,22 @@ static void test_cut_even(void **state)
     hzp_layout_free(&layout);
 }
 
+/* A stage that computes half as fast gets half of the layers; alike speeds change nothing. */
+static void test_cut_by_speeds(void **state)
+{
+    struct hzp_layout layout = layout_of(9, 8);
+    struct hzp_shards shards = {.stages = 3, .speed = {100, 50, 100}};
+    static const int32_t ends[] = {4, 5, 9}, even[] = {3, 6, 9};
+    for (shards.rank = 0; shards.rank < 3; shards.rank++) {
+        assert_int_equal(hzp_stages_cut(&shards, &layout, NULL), HZP_OK);
+        assert_int_equal(shards.layer_end, ends[shards.rank]);
+        struct hzp_shards alike = {.stages = 3, .rank = shards.rank, .speed = {70, 70, 70}};
+        assert_int_equal(hzp_stages_cut(&alike, &layout, NULL), HZP_OK);
+        assert_int_equal(alike.layer_end, even[shards.rank]);
+    }
+    hzp_layout_free(&layout);
+}
+
 /* What has been done of a micro-batch, and what a rank keeps, at some point of an order. */
 struct walk {
     int32_t done[64], passed[16][64], passes[16], kept[16];
@@ -616,6 +632,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_cut),
         cmocka_unit_test(test_cut_even),
+        cmocka_unit_test(test_cut_by_speeds),
         cmocka_unit_test(test_order),
         cmocka_unit_test(test_ordered),
         cmocka_unit_test(test_plain),

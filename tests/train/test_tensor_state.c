@@ -78,13 +78,12 @@ static void open_one(struct one *o, int which, enum hzp_dtype type, enum hzp_dty
             memset(o->state->memory[p], 0, hzp_units_bytes(&o->layout, o->state->part[p].type));
             fill(&o->state->part[p], (uint64_t)p + 1);
         }
-    o->state->recipe = o->recipe;
-    o->state->numbers = (struct hzp_trainer_numbers){
+    o->state->state.recipe = o->recipe;
+    o->state->state.numbers = (struct hzp_trainer_numbers){
         .optimizer_step = 17, .draws = 23, .learned_through = 41, .reset_step = 5, .loss = 2.5};
-    o->state->taken = true;
     MUST(hzp_model_save(scratch_path("one"), NULL, &o->state->part[HZP_STATE_WEIGHTS],
                         scratch_path("one"), &err));
-    MUST(hzp_snapshot_save(o->state, scratch_path("one"), "a note", &err));
+    MUST(hzp_state_file_write(&o->state->state, scratch_path("one"), "a note", &err));
 }
 
 static void close_one(struct one *o)
@@ -284,13 +283,13 @@ static void test_bad_files(void **state)
     strange = -1;
     check_failed(job, 2, HZP_EFORMAT, others);
     for (int swaps = 0; swaps < 2; swaps++) {
-        MUST(hzp_snapshot_save(o.state, scratch_path("one"), "a note", &err));
+        MUST(hzp_state_file_write(&o.state->state, scratch_path("one"), "a note", &err));
         damage(swaps);
         run(&o, 4, job);
         check_failed(job, 4, HZP_EFORMAT, damaged);
     }
     fill(&o.state->part[HZP_STATE_WEIGHTS], 99);
-    MUST(hzp_snapshot_save(o.state, scratch_path("one"), "a note", &err));
+    MUST(hzp_state_file_write(&o.state->state, scratch_path("one"), "a note", &err));
     run(&o, 2, job);
     check_failed(job, 2, HZP_EFORMAT, other);
     remove(scratch_path("one/trainer.safetensors"));

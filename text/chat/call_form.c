@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "text/chat/call_form.h"
+#include "text/chat/reply.h"
 
 const char hzp_mark_glm_key[] = "<arg_key>", hzp_mark_glm_key_end[] = "</arg_key>";
 const char hzp_mark_glm_value[] = "<arg_value>", hzp_mark_glm_value_end[] = "</arg_value>";

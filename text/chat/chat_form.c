@@ -66,7 +66,7 @@ static bool shows_parts(const struct hzp_chat *chat, const struct hzp_chat_form 
                         enum hzp_chat_role role)
 {
     static const char *const words[] = {"probed_one", "probed_two", NULL};
-    json_t *parts = json_pack("[o, o]", part("probed_one"), part("probed_two"));
+    json_auto_t *parts = json_pack("[o, o]", part("probed_one"), part("probed_two"));
     json_t *talk = json_array();
     if (role == HZP_CHAT_SYSTEM)
         json_array_append_new(talk, json_pack("{s:s, s:O}", "role", "system", "content", parts));
@@ -77,7 +77,6 @@ static bool shows_parts(const struct hzp_chat *chat, const struct hzp_chat_form 
         json_array_append_new(talk, json_pack("{s:s, s:O}", "role", "assistant", "content", parts));
         json_array_append_new(talk, message("user", USER));
     }
-    json_decref(parts);
     return shows(chat, form, talk, NULL, words);
 }
 

@@ -443,13 +443,12 @@ int hzp_chat_messages(const struct hzp_chat *chat, const json_t *messages, json_
     *ret = NULL;
     if (!json_is_array(messages) || !json_array_size(messages))
         return hzp_wrong(reterr, "messages", "must be a list of at least one message");
-    json_t *copy = hzp_json_copy(messages);
+    json_auto_t *copy = hzp_json_copy(messages);
     struct rebuilt to = {.list = json_array(),
                          .from = malloc((2 * json_array_size(messages) + 1) * sizeof(*to.from))};
     int r = copy && to.list && to.from
                 ? make(chat, copy, &to, reterr)
                 : hzp_fail(reterr, HZP_ENOMEM, "no memory for the messages now");
-    json_decref(copy);
     hzp_textbuf_fini(&to.systems);
     if (r == HZP_OK && ret_from) {
         *ret_from = to.from;

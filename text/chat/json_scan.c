@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "text/chat/json_scan.h"
+#include "text/chat/reply.h"
 
 static bool digit(char c)
 {

@@ -3,7 +3,7 @@
  * tools, as it arrives.
  *
  * Reasoning is between <think> and </think>; calls are in the form that the chat template shows
- * (call_form.h).  A call begins as soon as its name and the brace of its arguments are there, and
+ * (call_form.c).  A call begins as soon as its name and the brace of its arguments are there, and
  * its arguments are passed on as they are written; where the name stands behind them, and in GLM's
  * form, it begins when it is complete.  What is no call until then, or names a tool that does not
  * exist, stays content: the text as the model wrote it.  What is behind a call's arguments, up to
@@ -16,10 +16,126 @@
  */
 #pragma once
 
-#include "text/chat/call_form.h"
+#include "base/chars.h"
 #include "text/chat/chat.h"
-#include "text/chat/json_scan.h"
 #include "text/tokenizer/tokenizer.h"
+
+/* ---- call_form.c: in which forms models write calls of tools.  One table, from which the grammar
+ * of calls is made (structure_calls.c) and by which replies are read:
+ *
+ *     Hermes, Qwen   <tool_call>{"name": ..., "arguments": {...}}</tool_call>
+ *     Llama 3        {"name": ..., "parameters": {...}} as the whole answer, perhaps behind
+ *                    <|python_tag|>, several divided by ;
+ *     Mistral        [TOOL_CALLS][{"name": ..., "arguments": {...}}, ...] or, newer,
+ *                    [TOOL_CALLS]name[ARGS]{...} or [TOOL_CALLS]name[CALL_ID]id[ARGS]{...}
+ *     GLM            <tool_call>name <arg_key>..</arg_key><arg_value>..</arg_value> ..</tool_call>
+ *     gpt-oss        channels, with the name in a header (reply_channels.c)
+ *
+ * Invariant: everything that the grammar of a form admits is read as calls; the reader takes more.
+ * Thread: any; constant. */
+
+enum hzp_reply_calls {
+    HZP_CALLS_NONE,
+    HZP_CALLS_HERMES,
+    HZP_CALLS_LLAMA,
+    HZP_CALLS_MISTRAL, /* a list */
+    HZP_CALLS_MISTRAL_ARGS,
+    HZP_CALLS_MISTRAL_ID,
+    HZP_CALLS_GLM,
+    HZP_CALLS_CHANNELS,
+    HZP_CALLS_FORMS
+};
+
+enum hzp_call_body {
+    HZP_CALL_OBJECT, /* {"name": ..., key: {...}} */
+    HZP_CALL_NAMED,  /* name, perhaps an id, {...} */
+    HZP_CALL_PAIRS,  /* name, keys and values */
+    HZP_CALL_HEADER  /* the name in the header of a channel */
+};
+
+enum { HZP_CALL_NAME_MAX = 255, HZP_CALL_ID_BYTES = 9 /* length of Mistral's ids */ };
+
+struct hzp_call_form {
+    enum hzp_call_body body;
+    const char *open, *close; /* marks around a call; NULL: none */
+    bool row;                 /* they are around all calls of an answer together */
+    bool bare;                /* a call at the beginning of the answer needs no mark */
+    const char *in, *out;     /* inside of these marks */
+    const char *between;      /* two calls */
+    const char *key;          /* the arguments' key */
+    const char *id, *args;    /* marks in front of a named call's id and arguments; NULL: none */
+    bool names;               /* named calls are read too */
+    bool short_ids;           /* templates want ids of nine letters or digits */
+    const char *not_in_names; /* what a name may not have beside control characters */
+};
+
+extern const struct hzp_call_form hzp_call_form[HZP_CALLS_FORMS];
+
+/* Marks and words of the forms. */
+extern const char hzp_mark_glm_key[], hzp_mark_glm_key_end[];
+extern const char hzp_mark_glm_value[], hzp_mark_glm_value_end[];
+extern const char hzp_mark_call_id[], hzp_mark_args[];
+extern const char hzp_mark_channel[], hzp_mark_start[], hzp_mark_message[];
+extern const char hzp_mark_end[], hzp_mark_call[], hzp_mark_return[], hzp_mark_constrain[];
+extern const char hzp_mark_recipient[]; /* in a header, before the name */
+extern const char hzp_mark_think[], hzp_mark_think_end[];
+
+enum { HZP_CALL_MARKS_MAX = 16 };
+
+/* All marks of a form; how many, at least two less than HZP_CALL_MARKS_MAX. */
+int hzp_call_form_marks(enum hzp_reply_calls calls, const char *ret[HZP_CALL_MARKS_MAX]);
+
+/* The form that a chat template shows. */
+enum hzp_reply_calls hzp_call_form_of(const char *source);
+
+/* Whether a tool of this name can be called in this form. */
+bool hzp_call_form_has_name(enum hzp_reply_calls calls, const char *name);
+
+/* ---- json_scan.c: JSON byte by byte: whether a text is JSON so far, and where in it one is.
+ * Nothing is converted, so that numbers and escapes may be what no library holds.
+ *
+ * Invariant: the state depends on the bytes taken so far and on nothing else. */
+
+enum { HZP_SCAN_DEPTH_MAX = 1024 };
+
+enum hzp_scan_state {
+    HZP_SCAN_VALUE, /* a zeroed scan's state */
+    HZP_SCAN_ITEM,  /* a value, or the end of an array */
+    HZP_SCAN_FIRST, /* a name, or the end of an object */
+    HZP_SCAN_NAME,
+    HZP_SCAN_COLON,
+    HZP_SCAN_BEHIND, /* a value within an array or object */
+    HZP_SCAN_STRING,
+    HZP_SCAN_ESCAPE,
+    HZP_SCAN_HEX,
+    HZP_SCAN_MINUS,
+    HZP_SCAN_ZERO,
+    HZP_SCAN_WHOLE,
+    HZP_SCAN_DOT,
+    HZP_SCAN_FRACTION,
+    HZP_SCAN_E,
+    HZP_SCAN_SIGN,
+    HZP_SCAN_EXPONENT,
+    HZP_SCAN_WORD, /* true, false, null */
+    HZP_SCAN_DONE
+};
+
+struct hzp_json_scan {
+    enum hzp_scan_state state;
+    bool name;     /* the string is a name */
+    bool controls; /* control characters in strings are taken, as models write them */
+    int32_t depth, hex;
+    const char *word; /* what must still come of it */
+    uint64_t object[HZP_SCAN_DEPTH_MAX / 64];
+};
+
+/* Takes one byte; false: the text is not JSON, and the scan of no use. */
+bool hzp_json_scan(struct hzp_json_scan *scan, char c);
+
+/* Whether the text is one JSON value, perhaps between blanks; object: an object. */
+bool hzp_json_is(const char *text, size_t bytes, bool controls, bool object);
+
+/* ---- the reader ---- */
 
 /* How replies to one request are read. */
 struct hzp_reply_rules {

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "text/chat/structure_parts.h"
 
-#include "text/grammar/gbnf.h"
-#include "text/grammar/regex.h"
+#include "text/grammar/rules.h"
+#include "text/grammar/regular.h"
 #include "text/grammar/schema.h"
 
 /* ---- marks ---- */

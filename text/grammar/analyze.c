@@ -123,12 +123,11 @@ static int32_t look_left(const struct hzp_grammar *g, uint8_t *seen, int32_t s, 
 static int check_left(const struct hzp_grammar *g, const struct hzp_rules *rules,
                       struct hzp_err_text *reterr)
 {
-    uint8_t *seen = hzp_xcalloc((size_t)g->states, sizeof(*seen));
+    HZP_FREED uint8_t *seen = hzp_xcalloc((size_t)g->states, sizeof(*seen));
     int32_t found = -1;
     for (int32_t r = 0; r < g->rules && found < 0; r++)
         if (g->rule[r].first >= 0)
             found = look_left(g, seen, g->rule[r].first, 0);
-    free(seen);
     if (found >= 0)
         return hzp_fail(reterr, HZP_EINVAL,
                         "rule \"%s\" calls itself before it takes a byte (left recursion)",

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "text/grammar/codes.h"
+#include "text/grammar/rules.h"
 
 #include "base/chars.h"
 #include "base/utf8.h"

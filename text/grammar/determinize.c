@@ -3,30 +3,17 @@
  * construction, rule by rule, with calls as symbols beside the bytes. */
 #include "text/grammar/automaton.h"
 
-/* A subset of a rule's nodes, and the state that stands for it. */
-struct subset {
-    int32_t at, count; /* range of the pool, sorted */
-    int32_t state;
-    int32_t chain; /* the next subset of its chain, -1: none */
-};
-
 struct job {
     struct hzp_grammar *g;
     const struct hzp_rules *rules;
-    int32_t *mark; /* [nodes] stamp of the set being made */
-    int32_t stamp;
-    int32_t *set; /* [nodes] the set being made */
-    int32_t count;
-    struct subset *subset;
-    int32_t subsets, subsets_room;
-    int32_t *pool;
-    int32_t used, pool_room;
-    int32_t *chain; /* [CHAINS] */
-    bool *wanted;   /* [rules] called from a state */
+    struct hzp_subsets sets; /* of one rule's nodes, and */
+    int32_t *state;          /* [sets.subsets] the states that stand for them */
+    int32_t room;
+    bool *wanted; /* [rules] called from a state */
     bool full;
 };
 
-enum { CHAINS = 1 << 12, POOL_MAX = 1 << 24 };
+enum { POOL_MAX = 1 << 24 };
 
 /* Bytes that no edge tells apart are one class. */
 static void classes_make(struct hzp_grammar *g, const struct hzp_rules *rules)
@@ -41,38 +28,6 @@ static void classes_make(struct hzp_grammar *g, const struct hzp_rules *rules)
         g->class_of[b] = (uint8_t) class;
     }
     g->classes = class + 1;
-}
-
-static void set_begin(struct job *j)
-{
-    j->stamp++;
-    j->count = 0;
-}
-
-static void set_add(struct job *j, int32_t node)
-{
-    if (j->mark[node] == j->stamp)
-        return;
-    j->mark[node] = j->stamp;
-    j->set[j->count++] = node;
-}
-
-static int by_number(const void *pa, const void *pb)
-{
-    const int32_t *a = pa, *b = pb;
-    return (*a > *b) - (*a < *b);
-}
-
-/* Adds what is reached by nothing, and sorts. */
-static void set_close(struct job *j)
-{
-    for (int32_t i = 0; i < j->count; i++)
-        for (int32_t e = j->rules->node[j->set[i]]; e >= 0; e = j->rules->edge[e].next)
-            if (j->rules->edge[e].kind == HZP_EDGE_EMPTY)
-                set_add(j, j->rules->edge[e].to);
-    qsort(j->set, (size_t)j->count, sizeof(*j->set), by_number);
-    j->g->work += j->count;
-    j->full |= hzp_grammar_over(j->g);
 }
 
 static int32_t new_state(struct job *j, int32_t rule)
@@ -98,42 +53,17 @@ static int32_t new_state(struct job *j, int32_t rule)
 /* The state of the set being made; a new one, to be worked on, if it is new. */
 static int32_t state_of(struct job *j, int32_t rule)
 {
-    uint32_t hash = 2166136261u;
-    set_close(j);
-    for (int32_t i = 0; i < j->count; i++)
-        hash = (hash ^ (uint32_t)j->set[i]) * 16777619u;
-    int32_t *chain = &j->chain[(hash ^ hash >> 15) % CHAINS];
-    for (int32_t s = *chain; s >= 0; s = j->subset[s].chain)
-        if (j->subset[s].count == j->count &&
-            !memcmp(j->pool + j->subset[s].at, j->set, (size_t)j->count * sizeof(*j->set)))
-            return j->subset[s].state;
-    if (j->used + j->count > POOL_MAX) {
-        j->full = true;
+    int32_t n = hzp_subsets_find(&j->sets);
+    j->g->work += j->sets.count;
+    j->full |= hzp_grammar_over(j->g) || j->sets.used + j->sets.count > POOL_MAX;
+    if (n < 0 && j->full)
         return 0;
+    if (n < 0) {
+        n = hzp_subsets_keep(&j->sets);
+        j->state = hzp_xgrow(j->state, &j->room, n + 1, sizeof(*j->state));
+        j->state[n] = new_state(j, rule);
     }
-    j->subset = hzp_xgrow(j->subset, &j->subsets_room, j->subsets + 1, sizeof(*j->subset));
-    j->pool = hzp_xgrow(j->pool, &j->pool_room, j->used + j->count, sizeof(*j->pool));
-    memcpy(j->pool + j->used, j->set, (size_t)j->count * sizeof(*j->set));
-    j->subset[j->subsets] = (struct subset){.at = j->used, .count = j->count, .chain = *chain};
-    j->used += j->count;
-    *chain = j->subsets++;
-    int32_t state = new_state(j, rule);
-    j->subset[*chain].state = state;
-    return state;
-}
-
-/* The edges of the subset that take a byte of a class, or call a rule. */
-static void set_after(struct job *j, const struct subset *s, int byte, int32_t rule)
-{
-    set_begin(j);
-    for (int32_t i = 0; i < s->count; i++)
-        for (int32_t e = j->rules->node[j->pool[s->at + i]]; e >= 0; e = j->rules->edge[e].next) {
-            const struct hzp_edge *edge = &j->rules->edge[e];
-            j->g->work++;
-            if (rule >= 0 ? edge->kind == HZP_EDGE_CALL && edge->rule == rule
-                          : edge->kind == HZP_EDGE_BYTES && edge->lo <= byte && byte <= edge->hi)
-                set_add(j, edge->to);
-        }
+    return j->state[n];
 }
 
 static void add_call(struct job *j, int32_t state, int32_t rule, int32_t to)
@@ -146,11 +76,12 @@ static void add_call(struct job *j, int32_t state, int32_t rule, int32_t to)
 }
 
 /* The classes that some edge of the subset takes. */
-static void classes_of(const struct job *j, const struct subset *s, bool used[256])
+static void classes_of(const struct job *j, const struct hzp_subset *s, bool used[256])
 {
     memset(used, 0, 256 * sizeof(*used));
     for (int32_t i = 0; i < s->count; i++)
-        for (int32_t e = j->rules->node[j->pool[s->at + i]]; e >= 0; e = j->rules->edge[e].next) {
+        for (int32_t e = j->rules->node[j->sets.pool[s->at + i]]; e >= 0;
+             e = j->rules->edge[e].next) {
             const struct hzp_edge *edge = &j->rules->edge[e];
             if (edge->kind == HZP_EDGE_BYTES)
                 memset(used + j->g->class_of[edge->lo], 1,
@@ -162,42 +93,40 @@ static void classes_of(const struct job *j, const struct subset *s, bool used[25
 static void make_edges(struct job *j, int32_t at, const uint8_t first_byte[256])
 {
     struct hzp_grammar *g = j->g;
-    struct subset s = j->subset[at];
-    int32_t rule = g->state[s.state].rule;
+    struct hzp_subset s = j->sets.subset[at];
+    int32_t state = j->state[at], rule = g->state[state].rule;
     bool used[256];
     classes_of(j, &s, used);
     for (int32_t c = 0; c < g->classes && !j->full; c++) {
         if (!used[c])
             continue;
-        set_after(j, &s, first_byte[c], -1);
+        g->work += hzp_subsets_after(&j->sets, &s, first_byte[c], -1);
         int32_t to = state_of(j, rule);
-        g->next[s.state * g->classes + c] = to;
+        g->next[state * g->classes + c] = to;
     }
-    g->state[s.state].call0 = g->calls;
+    g->state[state].call0 = g->calls;
     for (int32_t i = 0; i < s.count && !j->full; i++)
-        for (int32_t e = j->rules->node[j->pool[s.at + i]]; e >= 0 && !j->full;
+        for (int32_t e = j->rules->node[j->sets.pool[s.at + i]]; e >= 0 && !j->full;
              e = j->rules->edge[e].next) {
             const struct hzp_edge *edge = &j->rules->edge[e];
             bool known = false;
-            for (int32_t k = g->state[s.state].call0; k < g->calls; k++)
+            for (int32_t k = g->state[state].call0; k < g->calls; k++)
                 known |= g->call[k].rule == edge->rule;
             if (edge->kind != HZP_EDGE_CALL || known)
                 continue;
-            set_after(j, &s, 0, edge->rule);
-            add_call(j, s.state, edge->rule, state_of(j, rule));
+            g->work += hzp_subsets_after(&j->sets, &s, 0, edge->rule);
+            add_call(j, state, edge->rule, state_of(j, rule));
         }
     for (int32_t i = 0; i < s.count; i++)
-        g->state[s.state].final |= j->pool[s.at + i] == j->rules->rule[rule].last;
+        g->state[state].final |= j->sets.pool[s.at + i] == j->rules->rule[rule].last;
 }
 
 static void determinize_rule(struct job *j, int32_t rule, const uint8_t first_byte[256])
 {
-    j->used = j->subsets = 0;
-    memset(j->chain, 0xFF, CHAINS * sizeof(*j->chain));
-    set_begin(j);
-    set_add(j, j->rules->rule[rule].first);
+    hzp_subsets_clear(&j->sets);
+    hzp_subsets_begin(&j->sets, j->rules->rule[rule].first);
     j->g->rule[rule].first = state_of(j, rule);
-    for (int32_t at = 0; at < j->subsets && !j->full; at++)
+    for (int32_t at = 0; at < j->sets.subsets && !j->full; at++)
         make_edges(j, at, first_byte);
 }
 
@@ -213,9 +142,7 @@ int hzp_grammar_determinize(struct hzp_grammar *g, const struct hzp_rules *rules
     for (int b = 255; b >= 0; b--)
         first_byte[g->class_of[b]] = (uint8_t)b;
     struct job j = {.g = g, .rules = rules};
-    j.mark = hzp_xcalloc((size_t)rules->nodes, sizeof(*j.mark));
-    j.set = hzp_xcalloc((size_t)rules->nodes, sizeof(*j.set));
-    j.chain = hzp_xcalloc(CHAINS, sizeof(*j.chain));
+    hzp_subsets_init(&j.sets, rules);
     j.wanted = hzp_xcalloc((size_t)rules->rules, sizeof(*j.wanted));
     g->rule = hzp_xcalloc((size_t)rules->rules, sizeof(*g->rule));
     g->rules = rules->rules;
@@ -230,12 +157,9 @@ int hzp_grammar_determinize(struct hzp_grammar *g, const struct hzp_rules *rules
                 more = true;
             }
     }
-    free(j.mark);
-    free(j.set);
-    free(j.chain);
+    hzp_subsets_fini(&j.sets);
     free(j.wanted);
-    free(j.subset);
-    free(j.pool);
+    free(j.state);
     if (j.full)
         return hzp_fail(reterr, HZP_EINVAL,
                         "the grammar is too large: its automaton has more than %d states, or needs "

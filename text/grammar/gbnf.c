@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "text/grammar/gbnf.h"
+#include "text/grammar/rules.h"
 
 struct name {
     const char *text;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* text/grammar/json.c - rules of any JSON, and of literal values. */
-#include "text/grammar/regex.h"
+#include "text/grammar/regular.h"
 #include "text/grammar/schema_parts.h"
 
 static int32_t new_rule(struct hzp_schema *s, const char *name)

@@ -8,7 +8,7 @@
 void hzp_lexicon_create(const struct hzp_token_text *token, int32_t count, struct hzp_lexicon **ret)
 {
     struct hzp_lexicon *lexicon = hzp_xcalloc(1, sizeof(*lexicon));
-    struct hzp_trie_entry *entry = hzp_xcalloc((size_t)count + 1, sizeof(*entry));
+    HZP_FREED struct hzp_trie_entry *entry = hzp_xcalloc((size_t)count + 1, sizeof(*entry));
     lexicon->count = count;
     lexicon->in_use = hzp_xcalloc(1, sizeof(*lexicon->in_use));
     lexicon->at = hzp_xcalloc((size_t)count + 1, sizeof(*lexicon->at));
@@ -37,7 +37,6 @@ void hzp_lexicon_create(const struct hzp_token_text *token, int32_t count, struc
         }
         hzp_trie_make(entry, count, &lexicon->trie[k]);
     }
-    free(entry);
     *ret = lexicon;
 }
 

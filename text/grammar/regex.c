@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "text/grammar/regex.h"
+#include "text/grammar/regular.h"
 
 struct parser {
     struct hzp_rules *rules;

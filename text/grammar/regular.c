@@ -94,95 +94,42 @@ static struct hzp_regular *trim(struct hzp_regular *a)
 
 /* ---- from rules ---- */
 
-/* A set of nodes, and the state of the same number. */
-struct subset {
-    int32_t at, count; /* range of the pool, sorted */
-    int32_t chain;     /* the next of its chain, -1: none */
-};
-
 enum { CHAINS = 1 << 10 };
 
+/* A state has the number of its set of nodes. */
 struct job {
     const struct hzp_rules *rules;
     struct hzp_regular *made;
     int32_t to;
-    int32_t *mark; /* [nodes] stamp of the set being made */
-    int32_t stamp;
-    int32_t *set; /* [nodes] the set being made */
-    int32_t count;
-    struct subset *subset; /* [made->states] */
-    int32_t *pool;
-    int32_t used, pool_room, subsets_room;
-    int32_t chain[CHAINS];
+    struct hzp_subsets sets;
     int64_t work, spent;
 };
-
-static void set_add(struct job *j, int32_t node)
-{
-    if (j->mark[node] != j->stamp) {
-        j->mark[node] = j->stamp;
-        j->set[j->count++] = node;
-    }
-}
-
-static int by_number(const void *pa, const void *pb)
-{
-    const int32_t *a = pa, *b = pb;
-    return (*a > *b) - (*a < *b);
-}
-
-static void set_close(struct job *j)
-{
-    for (int32_t i = 0; i < j->count; i++)
-        for (int32_t e = j->rules->node[j->set[i]]; e >= 0; e = j->rules->edge[e].next) {
-            HZP_ASSERT(j->rules->edge[e].kind != HZP_EDGE_CALL);
-            if (j->rules->edge[e].kind == HZP_EDGE_EMPTY)
-                set_add(j, j->rules->edge[e].to);
-        }
-    qsort(j->set, (size_t)j->count, sizeof(*j->set), by_number);
-    j->work += 4 * j->count;
-}
 
 /* The state of the set being made, -1: too many. */
 static int32_t state_of(struct job *j)
 {
-    uint32_t hash = 2166136261u;
-    set_close(j);
-    for (int32_t i = 0; i < j->count; i++)
-        hash = (hash ^ (uint32_t)j->set[i]) * 16777619u;
-    int32_t *chain = &j->chain[(hash ^ hash >> 15) % CHAINS];
-    size_t bytes = (size_t)j->count * sizeof(*j->set);
-    for (int32_t s = *chain; s >= 0; s = j->subset[s].chain)
-        if (j->subset[s].count == j->count && !memcmp(j->pool + j->subset[s].at, j->set, bytes))
-            return s;
-    int32_t pool_room = j->used + j->count > j->pool_room
-                            ? HZP_MAX(2 * j->pool_room, j->used + j->count + 256)
-                            : j->pool_room;
-    if (!hzp_effort_take((pool_room - j->pool_room) * (int64_t)sizeof(*j->pool)))
-        return -1;
-    if (pool_room > j->pool_room)
-        j->pool = hzp_xrealloc(j->pool, (size_t)pool_room * sizeof(*j->pool));
-    j->pool_room = pool_room;
-    int32_t state = add_state(j->made);
+    struct hzp_subsets *s = &j->sets;
+    int32_t found = hzp_subsets_find(s);
+    j->work += 4 * s->count;
+    if (found >= 0)
+        return found;
+    int32_t state = hzp_effort_take(s->count * (int64_t)sizeof(*s->pool)) ? add_state(j->made) : -1;
     if (state < 0)
         return -1;
-    j->subset = hzp_xgrow(j->subset, &j->subsets_room, state + 1, sizeof(*j->subset));
-    memcpy(j->pool + j->used, j->set, bytes);
-    j->subset[state] = (struct subset){.at = j->used, .count = j->count, .chain = *chain};
-    j->used += j->count;
-    *chain = state;
-    for (int32_t i = 0; i < j->count; i++)
-        j->made->state[state].final |= j->set[i] == j->to;
-    return state;
+    for (int32_t i = 0; i < s->count; i++)
+        j->made->state[state].final |= s->set[i] == j->to;
+    return hzp_subsets_keep(s);
 }
 
 /* Where the bytes that the set's edges tell apart begin. */
-static void find_bounds(struct job *j, const struct subset *s, bool begins[257])
+static void find_bounds(struct job *j, const struct hzp_subset *s, bool begins[257])
 {
     memset(begins, 0, 257 * sizeof(*begins));
     for (int32_t i = 0; i < s->count; i++)
-        for (int32_t e = j->rules->node[j->pool[s->at + i]]; e >= 0; e = j->rules->edge[e].next) {
+        for (int32_t e = j->rules->node[j->sets.pool[s->at + i]]; e >= 0;
+             e = j->rules->edge[e].next) {
             const struct hzp_edge *edge = &j->rules->edge[e];
+            HZP_ASSERT(edge->kind != HZP_EDGE_CALL);
             if (edge->kind == HZP_EDGE_BYTES)
                 begins[edge->lo] = begins[edge->hi + 1] = true;
         }
@@ -190,26 +137,18 @@ static void find_bounds(struct job *j, const struct subset *s, bool begins[257])
 
 static bool make_edges(struct job *j, int32_t state)
 {
-    struct subset s = j->subset[state];
+    struct hzp_subset s = j->sets.subset[state];
     bool begins[257];
     int32_t to = -1;
     find_bounds(j, &s, begins);
     for (int b = 0; b < 256; b++) {
         if (begins[b]) {
-            j->stamp++;
-            j->count = 0;
-            for (int32_t i = 0; i < s.count; i++)
-                for (int32_t e = j->rules->node[j->pool[s.at + i]]; e >= 0;
-                     e = j->rules->edge[e].next) {
-                    const struct hzp_edge *edge = &j->rules->edge[e];
-                    j->work++;
-                    if (edge->kind == HZP_EDGE_BYTES && edge->lo <= b && b <= edge->hi)
-                        set_add(j, edge->to);
-                }
-            to = j->count ? state_of(j) : -1;
+            j->work += hzp_subsets_after(&j->sets, &s, b, -1);
+            bool any = j->sets.count > 0;
+            to = any ? state_of(j) : -1;
             int64_t work = j->work - j->spent;
             j->spent = j->work;
-            if ((to < 0 && j->count) || !spend(work) || j->work > HZP_REGULAR_WORK_MAX)
+            if ((to < 0 && any) || !spend(work) || j->work > HZP_REGULAR_WORK_MAX)
                 return false;
         }
         j->made->state[state].next[b] = (int16_t)to;
@@ -222,21 +161,15 @@ struct hzp_regular *hzp_regular_create(const struct hzp_rules *rules, int32_t fr
     struct job j = {.rules = rules, .to = to};
     bool fits = !rules->full && spend(0);
     j.made = hzp_xcalloc(1, sizeof(*j.made));
-    j.mark = hzp_xcalloc((size_t)rules->nodes + 1, sizeof(*j.mark));
-    j.set = hzp_xcalloc((size_t)rules->nodes + 1, sizeof(*j.set));
-    memset(j.chain, 0xFF, sizeof(j.chain));
-    j.stamp = 1;
+    hzp_subsets_init(&j.sets, rules);
     if (fits) {
-        set_add(&j, from);
+        hzp_subsets_begin(&j.sets, from);
         fits = state_of(&j) >= 0;
     }
     for (int32_t s = 0; s < j.made->states && fits; s++)
         fits = make_edges(&j, s);
-    free(j.mark);
-    free(j.set);
-    free(j.subset);
-    hzp_effort_give(j.pool_room * (int64_t)sizeof(*j.pool));
-    free(j.pool);
+    hzp_effort_give(j.sets.used * (int64_t)sizeof(*j.sets.pool));
+    hzp_subsets_fini(&j.sets);
     if (fits)
         return trim(j.made);
     hzp_regular_destroy(j.made);

@@ -250,3 +250,93 @@ int32_t hzp_rules_repeat(struct hzp_rules *rules, int32_t from, struct hzp_part_
     hzp_rules_empty(rules, at, to);
     return to;
 }
+
+/* ---- sets of nodes ---- */
+
+void hzp_subsets_clear(struct hzp_subsets *s)
+{
+    s->used = s->subsets = 0;
+    memset(s->chain, 0xFF, sizeof(s->chain));
+}
+
+void hzp_subsets_init(struct hzp_subsets *s, const struct hzp_rules *rules)
+{
+    *s = (struct hzp_subsets){.rules = rules};
+    s->mark = hzp_xcalloc((size_t)rules->nodes + 1, sizeof(*s->mark));
+    s->set = hzp_xcalloc((size_t)rules->nodes + 1, sizeof(*s->set));
+    hzp_subsets_clear(s);
+}
+
+void hzp_subsets_fini(struct hzp_subsets *s)
+{
+    free(s->mark);
+    free(s->set);
+    free(s->subset);
+    free(s->pool);
+}
+
+static void add_node(struct hzp_subsets *s, int32_t node)
+{
+    if (s->mark[node] == s->stamp)
+        return;
+    s->mark[node] = s->stamp;
+    s->set[s->count++] = node;
+}
+
+void hzp_subsets_begin(struct hzp_subsets *s, int32_t node)
+{
+    s->stamp++;
+    s->count = 0;
+    add_node(s, node);
+}
+
+int32_t hzp_subsets_after(struct hzp_subsets *s, const struct hzp_subset *of, int byte,
+                          int32_t rule)
+{
+    int32_t looked = 0;
+    s->stamp++;
+    s->count = 0;
+    for (int32_t i = 0; i < of->count; i++)
+        for (int32_t e = s->rules->node[s->pool[of->at + i]]; e >= 0; e = s->rules->edge[e].next) {
+            const struct hzp_edge *edge = &s->rules->edge[e];
+            looked++;
+            if (rule >= 0 ? edge->kind == HZP_EDGE_CALL && edge->rule == rule
+                          : edge->kind == HZP_EDGE_BYTES && edge->lo <= byte && byte <= edge->hi)
+                add_node(s, edge->to);
+        }
+    return looked;
+}
+
+static int by_number(const void *pa, const void *pb)
+{
+    const int32_t *a = pa, *b = pb;
+    return (*a > *b) - (*a < *b);
+}
+
+int32_t hzp_subsets_find(struct hzp_subsets *s)
+{
+    uint32_t hash = 2166136261u;
+    for (int32_t i = 0; i < s->count; i++)
+        for (int32_t e = s->rules->node[s->set[i]]; e >= 0; e = s->rules->edge[e].next)
+            if (s->rules->edge[e].kind == HZP_EDGE_EMPTY)
+                add_node(s, s->rules->edge[e].to);
+    qsort(s->set, (size_t)s->count, sizeof(*s->set), by_number);
+    for (int32_t i = 0; i < s->count; i++)
+        hash = (hash ^ (uint32_t)s->set[i]) * 16777619u;
+    s->last = &s->chain[(hash ^ hash >> 15) % HZP_SUBSET_CHAINS];
+    int32_t n = *s->last;
+    while (n >= 0 && (s->subset[n].count != s->count || memcmp(s->pool + s->subset[n].at, s->set,
+                                                               (size_t)s->count * sizeof(*s->set))))
+        n = s->subset[n].chain;
+    return n;
+}
+
+int32_t hzp_subsets_keep(struct hzp_subsets *s)
+{
+    s->subset = hzp_xgrow(s->subset, &s->subsets_room, s->subsets + 1, sizeof(*s->subset));
+    s->pool = hzp_xgrow(s->pool, &s->pool_room, s->used + s->count, sizeof(*s->pool));
+    memcpy(s->pool + s->used, s->set, (size_t)s->count * sizeof(*s->set));
+    s->subset[s->subsets] = (struct hzp_subset){s->used, s->count, *s->last};
+    s->used += s->count;
+    return *s->last = s->subsets++;
+}

@@ -20,7 +20,7 @@
  * if, then, else (of what schema_not.c can negate), dependentRequired, dependentSchemas,
  * dependencies, properties, patternProperties, propertyNames, required, additionalProperties,
  * minProperties, maxProperties, items, prefixItems, additionalItems, minItems, maxItems,
- * minLength, maxLength, pattern (regex.h), format (date-time, date, time, uuid, ipv4), minimum,
+ * minLength, maxLength, pattern (regular.h), format (date-time, date, time, uuid, ipv4), minimum,
  * maximum, exclusiveMinimum, exclusiveMaximum, multipleOf, OpenAPI's nullable.  Any of them may
  * stand beside any other.  Annotations have no effect, nor have other formats, nor uniqueItems,
  * except on the values of enum and const, nor a format that excludes its schema's pattern.
@@ -31,7 +31,7 @@
  */
 #pragma once
 
-#include "text/grammar/codes.h"
+#include "text/grammar/rules.h"
 #include "text/grammar/regular.h"
 
 #include "base/json.h"

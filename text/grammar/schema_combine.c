@@ -39,7 +39,7 @@ static const json_t *made_not(struct hzp_schema *s, const json_t *schema)
 
 /* ---- keywords ---- */
 
-static int expand_reference(struct combining *c)
+static int expand_reference(struct combining *c, const json_t *schema)
 {
     const char *text = json_string_value(c->value);
     const json_t *target = text ? hzp_schema_resolve(c->s, text) : NULL;
@@ -59,11 +59,13 @@ static int expand_reference(struct combining *c)
     return HZP_OK;
 }
 
-static int expand_list(struct combining *c, bool all)
+/* allOf, anyOf */
+static int expand_list(struct combining *c, const json_t *schema)
 {
     char index[24];
     size_t i;
     const json_t *each;
+    bool all = c->keyword[1] == 'l';
     if (!json_array_size(c->value))
         return hzp_schema_refuse(c->s, c->at, c->keyword, "must be a list that is not empty");
     json_array_foreach(c->value, i, each)
@@ -112,13 +114,13 @@ static int expand_one_of(struct combining *c, const json_t *schema)
     return HZP_OK;
 }
 
-/* An alternative for each schema that negates `schema`; with: also given, or NULL. */
-static int expand_not(struct combining *c, const json_t *schema, const json_t *with)
+/* An alternative for each schema that negates the value; with: also given, or NULL. */
+static int add_negations(struct combining *c, const json_t *with)
 {
     json_auto_t *list = json_array();
     size_t i;
     const json_t *each;
-    int r = hzp_schema_negate(c->s, c->at, schema, list);
+    int r = hzp_schema_negate(c->s, c->at, c->value, list);
     json_array_foreach(list, i, each)
     {
         if (r < 0)
@@ -129,6 +131,11 @@ static int expand_not(struct combining *c, const json_t *schema, const json_t *w
         alternative(c, "");
     }
     return r;
+}
+
+static int expand_not(struct combining *c, const json_t *schema)
+{
+    return add_negations(c, NULL);
 }
 
 static int expand_if(struct combining *c, const json_t *schema)
@@ -143,11 +150,11 @@ static int expand_if(struct combining *c, const json_t *schema)
     if (then)
         add(c, then);
     alternative(c, "");
-    return expand_not(c, c->value, otherwise);
+    return add_negations(c, otherwise);
 }
 
 /* {"a": ["b"]}: no a, or a and b; {"a": schema}: no a, or a and what the schema says. */
-static int expand_dependent(struct combining *c)
+static int expand_dependent(struct combining *c, const json_t *schema)
 {
     const char *name;
     json_t *each, *with;
@@ -166,21 +173,6 @@ static int expand_dependent(struct combining *c)
     }
     alternative(c, "");
     return HZP_OK;
-}
-
-static int expand(struct combining *c, const json_t *schema)
-{
-    if (!strcmp(c->keyword, "$ref"))
-        return expand_reference(c);
-    if (!strcmp(c->keyword, "allOf") || !strcmp(c->keyword, "anyOf"))
-        return expand_list(c, c->keyword[1] == 'l');
-    if (!strcmp(c->keyword, "oneOf"))
-        return expand_one_of(c, schema);
-    if (!strcmp(c->keyword, "not"))
-        return expand_not(c, c->value, NULL);
-    if (!strcmp(c->keyword, "if"))
-        return expand_if(c, schema);
-    return expand_dependent(c);
 }
 
 /* The schema without the keyword, if it says anything then. */
@@ -204,20 +196,24 @@ static void keep_rest(struct combining *c, const json_t *schema)
 
 int hzp_schema_combine(struct hzp_schema *s, const struct hzp_schema_item *at)
 {
-    static const char *const keywords[] = {"$ref",
-                                           "allOf",
-                                           "anyOf",
-                                           "oneOf",
-                                           "if",
-                                           "not",
-                                           "dependentRequired",
-                                           "dependentSchemas",
-                                           "dependencies"};
+    static const struct {
+        const char *keyword;
+        int (*expand)(struct combining *c, const json_t *schema);
+    } rows[] = {{"$ref", expand_reference},
+                {"allOf", expand_list},
+                {"anyOf", expand_list},
+                {"oneOf", expand_one_of},
+                {"if", expand_if},
+                {"not", expand_not},
+                {"dependentRequired", expand_dependent},
+                {"dependentSchemas", expand_dependent},
+                {"dependencies", expand_dependent}};
     struct combining c = {.s = s, .at = at};
     const json_t *schema = NULL;
+    int row = 0;
     for (int32_t i = 0; i < at->schemas && !schema; i++)
-        for (int k = 0; k < HZP_COUNT(keywords) && !schema; k++) {
-            c.keyword = keywords[k];
+        for (int k = 0; k < HZP_COUNT(rows) && !schema; k++) {
+            c.keyword = rows[row = k].keyword;
             c.value = json_object_get(at->schema[i], c.keyword);
             if (c.value && !(!strcmp(c.keyword, "not") && hzp_schema_is_leaf(at->schema[i])))
                 schema = at->schema[i];
@@ -230,7 +226,7 @@ int hzp_schema_combine(struct hzp_schema *s, const struct hzp_schema_item *at)
         else if (!(s->ref_alone && !strcmp(c.keyword, "$ref")))
             keep_rest(&c, schema);
     c.stays = c.n;
-    int r = expand(&c, schema);
+    int r = rows[row].expand(&c, schema);
     free(c.list);
     return r < 0 ? r : 1;
 }

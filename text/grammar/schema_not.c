@@ -188,7 +188,7 @@ static bool negate_combining(struct hzp_schema *s, const char *key, const json_t
         return true;
     }
     bool all = !strcmp(key, "allOf");
-    json_t *nots = json_array();
+    json_auto_t *nots = json_array();
     json_array_foreach(value, i, each)
     {
         json_t *one = json_pack("{s:O}", "not", each);
@@ -199,7 +199,6 @@ static bool negate_combining(struct hzp_schema *s, const char *key, const json_t
     }
     if (!all && json_array_size(nots))
         emit(s, ret, json_pack("{s:O}", "allOf", nots));
-    json_decref(nots);
     return json_is_array(value);
 }
 

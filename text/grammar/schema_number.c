@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* text/grammar/schema_number.c - numbers of a schema, with their bounds: an automaton for each
  * bound, over the digits as they are written, and what these have in common. */
-#include "text/grammar/regex.h"
+#include "text/grammar/regular.h"
 #include "text/grammar/schema_parts.h"
 
 enum {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* text/grammar/schema_string.c - strings of a schema: lengths, patterns, formats. */
 #include "base/words.h"
-#include "text/grammar/regex.h"
+#include "text/grammar/regular.h"
 #include "text/grammar/schema_parts.h"
 
 struct format {
@@ -344,7 +344,7 @@ static int count_conditions(const struct hzp_schema_item *at, const char **ret_k
 static char *key_of(const struct hzp_schema_item *at)
 {
     static const char *const keywords[] = {"pattern", "format", "minLength", "maxLength", "not"};
-    json_t *list = json_array();
+    json_auto_t *list = json_array();
     for (int32_t i = 0; i < at->schemas; i++) {
         json_t *some = json_object();
         for (int k = 0; k < HZP_COUNT(keywords); k++) {
@@ -354,9 +354,7 @@ static char *key_of(const struct hzp_schema_item *at)
         }
         json_array_append_new(list, some);
     }
-    char *key = json_dumps(list, JSON_COMPACT);
-    json_decref(list);
-    return key;
+    return json_dumps(list, JSON_COMPACT);
 }
 
 /* Fills the rule of strings with conditions beside lengths. */

@@ -2,7 +2,7 @@
 /* text/grammar/schema_valid.c - whether a given value satisfies a schema: for the values of enum
  * and const, and for names of properties. */
 #include "base/utf8.h"
-#include "text/grammar/regex.h"
+#include "text/grammar/regular.h"
 #include "text/grammar/schema_parts.h"
 
 enum { DEPTH_MAX = 32, PATTERN_STATES_MAX = 1 << 17 };

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "text/grammar/trie.h"
+#include "text/grammar/automaton.h"
 
 static int by_bytes(const void *pa, const void *pb)
 {

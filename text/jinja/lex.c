@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "text/jinja/lex.h"
+#include "text/jinja/parser.h"
 
 #include "base/utf8.h"
 

@@ -58,24 +58,14 @@ static struct jval reals(struct jrun *r, enum jop op, double a, double b)
 {
     if ((op == OP_DIV || op == OP_FLOOR || op == OP_MOD) && b == 0)
         return hzp_j_fail(&r->m, "division by zero");
-    switch (op) {
-    case OP_ADD:
-        return hzp_j_float(a + b);
-    case OP_SUB:
-        return hzp_j_float(a - b);
-    case OP_MUL:
-        return hzp_j_float(a * b);
-    case OP_DIV:
-        return hzp_j_float(a / b);
-    case OP_FLOOR:
-        return hzp_j_float(floor(a / b));
-    case OP_MOD: {
-        double m = fmod(a, b);
-        return hzp_j_float(m != 0 && (m < 0) != (b < 0) ? m + b : m);
-    }
-    default:
-        return hzp_j_float(pow(a, b));
-    }
+    double left = op == OP_MOD ? fmod(a, b) : 0;
+    return hzp_j_float(op == OP_ADD     ? a + b
+                       : op == OP_SUB   ? a - b
+                       : op == OP_MUL   ? a * b
+                       : op == OP_DIV   ? a / b
+                       : op == OP_FLOOR ? floor(a / b)
+                       : op == OP_POW   ? pow(a, b)
+                                        : left + (left != 0 && (left < 0) != (b < 0) ? b : 0));
 }
 
 static struct jval repeat(struct jrun *r, struct jval v, int64_t times)

@@ -8,7 +8,7 @@
  */
 #pragma once
 
-#include "text/jinja/ast.h"
+#include "text/jinja/parser.h"
 
 struct jargs; /* builtins.h */
 

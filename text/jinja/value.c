@@ -356,26 +356,11 @@ const char *hzp_j_type_name(struct jval v)
 
 bool hzp_j_truth(struct jval v)
 {
-    switch (v.type) {
-    case J_UNSET:
-    case J_UNDEFINED:
-    case J_NONE:
-        return false;
-    case J_BOOL:
-        return v.b;
-    case J_INT:
-        return v.i != 0;
-    case J_FLOAT:
-        return hzp_j_number(v) != 0;
-    case J_STRING:
-        return v.s->bytes > 0;
-    case J_LIST:
-        return v.l->n > 0 || v.l->kind == J_IS_ITERATOR;
-    case J_DICT:
-        return v.o->n > 0;
-    default:
-        return true;
-    }
+    return hzp_j_is_number(v)   ? v.type == J_INT ? v.i != 0 : hzp_j_number(v) != 0
+           : v.type == J_STRING ? v.s->bytes > 0
+           : v.type == J_LIST   ? v.l->n > 0 || v.l->kind == J_IS_ITERATOR
+           : v.type == J_DICT   ? v.o->n > 0
+                                : v.type > J_NONE;
 }
 
 bool hzp_j_is_number(struct jval v)

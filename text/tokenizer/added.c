@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "text/tokenizer/added.h"
+#include "text/tokenizer/tokenizer_parts.h"
 
 #include "base/utf8.h"
-#include "text/tokenizer/tokenizer_json.h"
 
 #define WORD "[" HZP_PATTERN_WORD "]" /* what makes a neighbour part of a word */
 #define BYTES_MAX                                                                                  \

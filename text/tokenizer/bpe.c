@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "text/tokenizer/bpe.h"
+#include "text/tokenizer/tokenizer_parts.h"
 
 #include "base/utf8.h"
 

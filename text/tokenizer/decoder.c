@@ -1,9 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "text/tokenizer/decoder.h"
+#include "text/tokenizer/tokenizer_parts.h"
 
 #include "base/chars.h"
-#include "text/tokenizer/tokenizer_json.h"
-#include "text/tokenizer/vocab.h"
 
 #define STAGES_MAX 32
 #define STRIP_MAX  64

@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "text/tokenizer/normalizer.h"
+#include "text/tokenizer/tokenizer_parts.h"
 
 #include "text/chars/unicode.h"
 #include "base/utf8.h"
-#include "text/tokenizer/tokenizer_json.h"
 
 #define STEPS_MAX 64
 

@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "text/tokenizer/pretokenizer.h"
+#include "text/tokenizer/tokenizer_parts.h"
 
 #include "base/utf8.h"
 #include "base/words.h"
-#include "text/tokenizer/tokenizer_json.h"
 
 #define STAGES_MAX 64
 

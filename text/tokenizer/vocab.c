@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "text/tokenizer/vocab.h"
+#include "text/tokenizer/tokenizer_parts.h"
 
 #include "base/utf8.h"
-#include "text/tokenizer/tokenizer_json.h"
 
 #define AFFIX_MAX 64
 

@@ -76,6 +76,10 @@ static const struct state states[HZP_TRAINER_STAGES] = {
                           .busy = BUSY_UNLESS_PAUSED,
                           .writes = true,
                           .ended = hzp_trainer_end_gate},
+    [HZP_TRAINER_COMPARE] = {.name = "compare",
+                             .paused = GOES_ON,
+                             .writes = true, /* its memory is not another's */
+                             .ended = hzp_trainer_end_compare},
     [HZP_TRAINER_TRIAL] = {.name = "trial",
                            .busy = BUSY,
                            .writes = true,
@@ -141,6 +145,8 @@ static enum turned turn_idle(struct hzp_trainer *t)
     }
     if (t->learner->unpublished && !by_lesson && (!begin || t->freeze))
         return FLUSH;
+    if (hzp_trainer_compare_begin(t))
+        return OFFER_CHAIN;
     if (!begin)
         return hzp_trainer_merge_alone(t) ? OFFER_CHAIN : OFFER_NONE;
     return hzp_trainer_begin_draw(t) ? OFFER_CHAIN : AGAIN;
@@ -257,7 +263,8 @@ static bool tail_ends(struct hzp_trainer *t, const struct hzp_step *step,
 static uint64_t note_pace(struct hzp_trainer *t, uint64_t now_ns)
 {
     bool works = t->stage != HZP_TRAINER_IDLE || hzp_sample_queue_ready(t->config.queue);
-    works = works && t->stage != HZP_TRAINER_TRIAL; /* then it waits for requests */
+    /* A trial waits for requests. */
+    works = works && t->stage != HZP_TRAINER_TRIAL && t->stage != HZP_TRAINER_COMPARE;
     uint64_t age = hzp_sample_queue_age(t->config.queue, now_ns);
     hzp_pace_note(&t->pace, now_ns, works);
     hzp_lock_take(&t->lock);

@@ -34,14 +34,15 @@ static void fill_problem(struct hzp_stage_paths *p, const struct hzp_recipe *rec
     double rows = recipe->micro_rows, bytes = rows * c->width * (double)sizeof(float);
     for (int32_t s = 0; s < q->stages; s++) {
         struct hzp_paths_node *node = &q->node[s];
+        double flops = FLOPS / 100 * hzp_stage_speed(&p->shards, s);
         uint64_t elements = 0;
         at.rank = s;
         hzp_stages_cut(&at, p->layout, NULL);
         for (int32_t l = at.layer; l < at.layer_end; l++)
             elements += p->layout->unit[1 + l].elements;
         *node =
-            (struct hzp_paths_node){s, hzp_stages_kept(&at), 2 * rows * (double)elements / FLOPS,
-                                    s ? 0 : 6 * rows * c->vocab * c->width / FLOPS};
+            (struct hzp_paths_node){s, hzp_stages_kept(&at), 2 * rows * (double)elements / flops,
+                                    s ? 0 : 6 * rows * c->vocab * c->width / flops};
         for (int32_t to = 0; to < q->stages; to++)
             q->link[s][to] = (struct hzp_paths_link){rate > 0 ? latency_s : LATENCY,
                                                      bytes / (rate > 0 ? rate : RATE)};

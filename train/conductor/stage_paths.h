@@ -6,10 +6,10 @@
  * last as its head.  The others are left out equally often: what one update's micro-batches cannot
  * share evenly the next ones make even, as long as updates have equally many of them.
  *
- * Paths follow from the recipe, the layout, the stated link and the number of the update, not from
- * measurements: an update that is repeated after a lost rank has the same.  Stages are taken to
- * compute equally fast, at 50 GFLOP/s; without --link-throttle links have 125 MB/s and 1 ms, those
- * of a gigabit network.
+ * Paths follow from the recipe, the layout, the stages' speeds, the stated link and the number of
+ * the update: an update that is repeated after a lost rank has the same, unless the speeds are
+ * measured (--shard speeds=measured) and have changed.  The fastest stage is taken to compute 50
+ * GFLOP/s; without --link-throttle links have 125 MB/s and 1 ms, those of a gigabit network.
  *
  * Thread: one at a time.
  */

@@ -76,7 +76,7 @@ void hzp_trainer_destroy(struct hzp_trainer *t)
 {
     if (!t)
         return;
-    free(t->batch.data);
+    hzp_sample_destroy(t->compare.sample);
     hzp_track_close(t->use);
     hzp_trainer_close_group(t);
     hzp_gate_destroy(t->gate);

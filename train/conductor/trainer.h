@@ -154,6 +154,16 @@ void hzp_trainer_pause(struct hzp_trainer *t, bool on);
  * other. */
 void hzp_trainer_finish(struct hzp_trainer *t);
 
+/* An answer that `version` has served, to be compared with what training computes of its tokens:
+ * the log-probabilities, how.old of the learned ones, whose kind is not XENT.  It is taken over,
+ * and evaluated between two updates if that version serves then.  One waits at most, and all of
+ * them take a fiftieth of the time; others are dropped, as are those longer than
+ * hzp_trainer_tokens_max, and all where weights or model are in parts.  Poke the loop
+ * afterwards.  Thread: any. */
+void hzp_trainer_compare(struct hzp_trainer *t, struct hzp_sample *served, uint64_t version);
+/* Whether one would be taken now.  Thread: any. */
+bool hzp_trainer_compares(struct hzp_trainer *t);
+
 /* A consistent state for a checkpoint, without copying it.  Freeze and thaw are functions of
  * border calls (nanobatch/border.h).  Freeze is done between two updates, at the latest when the
  * micro-batches in progress have ended; frozen() is then the version that moments and residuals
@@ -187,6 +197,8 @@ struct hzp_trainer_stats {
     uint64_t rows;          /* forward and backward rows, counted as each micro-batch ends */
     double loss, grad_norm; /* the newest update's, as are ratios */
     struct hzp_ratio_stats ratios;
+    struct hzp_ratio_stats served; /* rows, k1, k3 of what was compared, the newest above all */
+    uint64_t compared;             /* tokens */
     float lr;
     int32_t path_layers; /* of its micro-batches; 0: no update yet */
     int64_t draws;       /* completed draws of the queue, which a resumed run repeats */
@@ -229,12 +241,11 @@ void hzp_trainer_set_rejoins(struct hzp_trainer *t, bool on);
  * soon will be.  Any thread, the engine's too. */
 bool hzp_trainer_rejoins(struct hzp_trainer *t);
 
-/* From the first try of part to the end of give: nothing is saved.  Any thread. */
+/* From the first try of part to join: nothing is saved.  Any thread. */
 bool hzp_trainer_parting(const struct hzp_trainer *t);
 
 /* With ranks, before the loop runs: gives the others the current version, and the state that was
- * loaded (start_state.h).  They call hzp_learner_by_link_receive.  It waits.  HZP_EIO, or the error
- * of a rank. */
+ * loaded (trainer_restore.c).  They call hzp_learner_by_link_receive.  It waits.  HZP_EIO. */
 int hzp_trainer_send_start_state(struct hzp_trainer *t, struct hzp_err_text *reterr);
 
 /* With ranks: tells the others, which are idle, that there is no more work, and waits until they
@@ -250,13 +261,11 @@ void hzp_trainer_dismiss_ranks(struct hzp_trainer *t);
  * none) is a string saved with it, which describes the training data, at most HZP_TRAINER_NOTE_MAX
  * bytes.  Thread: the one that called freeze, or engine, when the trainer rests. */
 /* HZP_EIO: the file cannot be written, or with ranks the link failed; HZP_ENOMEM, HZP_EDEVICE. */
+/* hzp_trainer_state: what is saved, a source as long as *ret, and v, are there. */
+void hzp_trainer_state(struct hzp_trainer *t, const struct hzp_version *v,
+                       struct hzp_train_state *ret);
 int hzp_trainer_save(struct hzp_trainer *t, const struct hzp_version *v, const char *dir,
                      const char *note, struct hzp_err_text *reterr);
-
-/* Where this rank has only its shards of the weights: unit u of the version that the trainer's
- * state belongs to, gathered; see struct hzp_unit_source. */
-int hzp_trainer_read_weights(void *trainer, int32_t u, const void **ret,
-                             struct hzp_err_text *reterr);
 
 /* Tokens of the longest example that it learns.  Thread: any. */
 int32_t hzp_trainer_tokens_max(const struct hzp_trainer *t);

@@ -12,10 +12,10 @@
 
 struct hzp_group_gather {
     struct hzp_whole whole;
-    struct hzp_state_source source; /* it, with each unit gathered */
-    char *slices;                   /* the piece's slices, rank by rank */
-    struct hzp_gather piece;        /* the piece that is asked for */
-    enum hzp_trainer_stage before;  /* the stage before the chain that gathers it */
+    struct hzp_unit_source source; /* it, with each unit gathered */
+    char *slices;                  /* the piece's slices, rank by rank */
+    struct hzp_gather piece;       /* the piece that is asked for */
+    enum hzp_trainer_stage before; /* the stage before the chain that gathers it */
 };
 
 int hzp_trainer_check_group(const struct hzp_trainer_config *c, struct hzp_err_text *reterr)
@@ -124,7 +124,7 @@ static int read_whole(void *ctx, enum hzp_state_part part, int32_t u, struct hzp
     return HZP_OK;
 }
 
-const struct hzp_state_source *hzp_trainer_whole(const struct hzp_trainer *t)
+const struct hzp_unit_source *hzp_trainer_whole(const struct hzp_trainer *t)
 {
     return t->group ? &t->group->source : NULL;
 }
@@ -167,7 +167,7 @@ int hzp_trainer_keep_slices(struct hzp_trainer *t)
         malloc(hzp_layout_largest(&g->whole.slice[0]) * (size_t)ranks_of(t) * sizeof(float));
     if (!g->slices)
         return HZP_ENOMEM;
-    g->source = (struct hzp_state_source){.read = read_whole, .ctx = t};
+    g->source = (struct hzp_unit_source){.read = read_whole, .ctx = t};
     for (int p = 0; p < HZP_STATE_PARTS; p++)
         g->source.part[p] = g->whole.part[p].layout ? &g->whole.part[p] : NULL;
     t->holds_end = true;

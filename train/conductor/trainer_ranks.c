@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* train/conductor/trainer_ranks.c - what the trainer of rank 0 tells the learners of the other
  * ranks. */
-#include "train/learner/start_state.h"
 #include "train/conductor/trainer_state.h"
 
 /* --- Work ---------------------------------------------------------------------------------------
@@ -58,20 +57,6 @@ void hzp_trainer_dismiss_ranks(struct hzp_trainer *t)
     hzp_collectives_wait(x);
 }
 
-int hzp_trainer_send_start_state(struct hzp_trainer *t, struct hzp_err_text *reterr)
-{
-    hzp_assert_engine_thread();
-    struct hzp_start_state state = {.collectives = t->learner->collectives,
-                                    .model = t->config.model,
-                                    .space = t->learner->space,
-                                    .version = hzp_weights_current(t->config.model->weights),
-                                    .optimizer_step = t->learner->optimizer_step,
-                                    .state_dir = t->loaded_dir,
-                                    .recipe = &t->config.recipe};
-    bool reads = t->config.model->tensor; /* each group has read its own */
-    return t->learner->collectives && !reads ? hzp_start_state_send(&state, reterr) : HZP_OK;
-}
-
 /* --- What is exchanged between updates -------------------------------------------------------- */
 
 static void begin_exchange(struct hzp_trainer *t)
@@ -82,7 +67,7 @@ static void begin_exchange(struct hzp_trainer *t)
     if (work->kind == HZP_WORK_READ)
         hzp_collectives_gather_state(x, work);
     else if (work->kind == HZP_WORK_WRITE)
-        hzp_collectives_fill(x, work, t->asked.whole);
+        hzp_collectives_fill(x, work, hzp_weights_current(t->config.model->weights));
     else if (work->kind == HZP_WORK_ADOPT)
         hzp_collectives_compare(x, &t->asked.filled);
 }
@@ -112,7 +97,7 @@ static int exchange_between_steps(void *trainer, const struct hzp_border *border
 static int exchange_now(struct hzp_trainer *t)
 {
     hzp_assert_engine_thread();
-    if (!hzp_trainer_listens(t))
+    if (!hzp_trainer_listens(t) && t->stage != HZP_TRAINER_PREPARE) /* before the loop runs */
         return HZP_EIO;
     HZP_TRY(hzp_collectives_wait(t->learner->collectives));
     begin_exchange(t);
@@ -129,36 +114,29 @@ static int exchange(struct hzp_trainer *t, const char *what, struct hzp_err_text
 }
 
 /* The gathered unit in host memory: where it was gathered, or a copy of it until the next one. */
-static int stage_on_host(struct hzp_trainer *t, enum hzp_state_part part, int32_t u,
-                         const void **ret, struct hzp_err_text *reterr)
+static int stage_on_host(struct hzp_trainer *t, int32_t u, struct hzp_unit_view *ret,
+                         struct hzp_err_text *reterr)
 {
     const struct hzp_model *model = t->config.model;
-    enum hzp_dtype type;
-    const struct hzp_layout *units =
-        hzp_state_layout(model->layout, model->act, t->config.recipe.moment_type, part, &type);
-    size_t bytes = units->unit[u].elements * hzp_dtype_size(type);
     const void *staged = hzp_collectives_state(t->learner->collectives, &t->asked.work, u);
-    *ret = staged;
+    ret->base = (void *)(uintptr_t)staged;
     if (hzp_device_host_memory(model->dev))
         return HZP_OK;
     if (!t->gathered_unit)
         t->gathered_unit = hzp_xmalloc(hzp_collectives_stage_bytes(model->layout));
-    *ret = t->gathered_unit;
-    int r = hzp_device_copy(model->dev, t->gathered_unit, staged, bytes);
+    ret->base = t->gathered_unit;
+    int r = hzp_device_copy(model->dev, t->gathered_unit, staged, hzp_unit_bytes(ret));
     return r < 0 ? hzp_fail(reterr, r, "cannot read the state of all ranks: the device failed") : r;
 }
 
-int hzp_trainer_gather(struct hzp_trainer *t, enum hzp_state_part part, int32_t u, const void **ret,
-                       struct hzp_err_text *reterr)
+int hzp_trainer_gather(struct hzp_trainer *t, enum hzp_state_part part, int32_t u,
+                       struct hzp_unit_view *ret, struct hzp_err_text *reterr)
 {
     struct hzp_work *w = &t->asked.work;
-    enum hzp_dtype type;
     bool frozen = t->picture; /* several units are gathered at once, and stay valid */
-    if (!hzp_state_layout(t->config.model->layout, t->config.model->act,
-                          t->config.recipe.moment_type, part, &type)
-             ->unit[u]
-             .elements) { /* 8-bit moments have none of the embedding */
-        *ret = w;
+    ret->part = (struct hzp_extent){.first = 0, .count = ret->elements};
+    if (!ret->elements) { /* 8-bit moments have none of the embedding */
+        ret->base = w;
         return HZP_OK;
     }
     bool here = frozen && w->kind == HZP_WORK_READ && w->gather.part == part &&
@@ -173,30 +151,14 @@ int hzp_trainer_gather(struct hzp_trainer *t, enum hzp_state_part part, int32_t 
             return r;
         }
     }
-    return stage_on_host(t, part, u, ret, reterr);
+    return stage_on_host(t, u, ret, reterr);
 }
 
-int hzp_trainer_exchange(struct hzp_trainer *t, const struct hzp_work *work, const void *whole,
+int hzp_trainer_exchange(struct hzp_trainer *t, const struct hzp_work *work,
                          struct hzp_err_text *reterr)
 {
     t->asked.work = *work;
-    t->asked.whole = whole;
     return exchange(t, "cannot send the version to all ranks", reterr);
-}
-
-int hzp_trainer_read_weights(void *trainer, int32_t u, const void **ret,
-                             struct hzp_err_text *reterr)
-{
-    struct hzp_trainer *t = trainer;
-    const struct hzp_state_source *whole = hzp_trainer_whole(t);
-    struct hzp_unit_view view;
-    void *owned;
-    if (!whole)
-        return hzp_trainer_gather(t, HZP_STATE_WEIGHTS, u, ret, reterr);
-    HZP_TRY(whole->read(whole->ctx, HZP_STATE_WEIGHTS, u, &view, &owned, reterr));
-    HZP_ASSERT(!owned);
-    *ret = view.base;
-    return HZP_OK;
 }
 
 void hzp_trainer_set_loop(struct hzp_trainer *t, struct hzp_loop *loop)

@@ -43,63 +43,45 @@ int hzp_trainer_thaw(void *trainer, const struct hzp_border *border)
 static int read_unit(void *ctx, enum hzp_state_part part, int32_t u, struct hzp_unit_view *ret,
                      void **ret_owned, struct hzp_err_text *reterr)
 {
-    struct hzp_trainer_source *from = ctx;
-    struct hzp_trainer *t = from->trainer;
-    const struct hzp_units *units = from->source.part[part];
-    const void *data;
+    const struct hzp_train_state *from = ctx;
+    struct hzp_trainer *t = from->owner;
     *ret_owned = NULL;
-    *ret = hzp_unit_view(units, u);
-    if (t->learner->collectives && !hzp_units_whole(units)) {
-        HZP_TRY(hzp_trainer_gather(t, part, u, &data, reterr));
-        ret->part = (struct hzp_extent){.first = 0, .count = ret->elements};
-    } else {
-        int r = hzp_unit_read(t->config.model->dev, ret, &data, ret_owned);
-        if (r < 0)
-            return hzp_fail(reterr, r, "cannot copy the state to host memory: %s", hzp_err_name(r));
-    }
-    ret->base = (void *)(uintptr_t)data;
-    return HZP_OK;
+    *ret = hzp_unit_view(from->source.part[part], u);
+    if (t->learner->collectives && !hzp_units_whole(from->source.part[part]))
+        return hzp_trainer_gather(t, part, u, ret, reterr);
+    int r = hzp_unit_read(t->config.model->dev, ret, ret, ret_owned);
+    return r < 0 ? hzp_fail(reterr, r, "cannot copy the state to host memory: %s", hzp_err_name(r))
+                 : r;
 }
 
-const struct hzp_state_source *hzp_trainer_state_source(struct hzp_trainer *t,
-                                                        const struct hzp_version *v,
-                                                        struct hzp_trainer_source *ret)
-{
-    const struct hzp_train_space *s = t->learner->space;
-    const struct hzp_state_source *whole = hzp_trainer_whole(t);
-    ret->trainer = t;
-    ret->source = (struct hzp_state_source){.read = read_unit, .ctx = ret};
-    for (int p = 0; p < HZP_STATE_PARTS; p++)
-        ret->source.part[p] = hzp_gather_units(t->config.model, v, s, (enum hzp_state_part)p);
-    return whole ? whole : &ret->source;
-}
-
-void hzp_trainer_state_numbers(struct hzp_trainer *t, const struct hzp_version *v,
-                               struct hzp_trainer_numbers *ret)
+void hzp_trainer_state(struct hzp_trainer *t, const struct hzp_version *v,
+                       struct hzp_train_state *ret)
 {
     struct hzp_trainer_stats stats;
+    const struct hzp_unit_source *whole = hzp_trainer_whole(t);
     hzp_trainer_read_stats(t, &stats);
-    *ret = (struct hzp_trainer_numbers){.optimizer_step = stats.optimizer_step,
-                                        .draws = stats.draws,
-                                        .learned_through = v->record.learned_through,
-                                        .reset_step = t->reset_step,
-                                        .loss = isfinite(v->record.loss) ? v->record.loss : -1};
+    *ret = (struct hzp_train_state){
+        .source = {.read = read_unit, .ctx = ret},
+        .numbers = {.optimizer_step = stats.optimizer_step,
+                    .draws = stats.draws,
+                    .learned_through = v->record.learned_through,
+                    .reset_step = t->reset_step,
+                    .loss = isfinite(v->record.loss) ? v->record.loss : -1},
+        .recipe = t->config.recipe,
+        .owner = t};
+    for (int p = 0; p < HZP_STATE_PARTS; p++)
+        ret->source.part[p] =
+            hzp_gather_units(t->config.model, v, t->learner->space, (enum hzp_state_part)p);
+    if (whole)
+        ret->source = *whole;
 }
-
-/* --- Saving ----------------------------------------------------------------------------------- */
 
 int hzp_trainer_save(struct hzp_trainer *t, const struct hzp_version *v, const char *dir,
                      const char *note, struct hzp_err_text *reterr)
 {
-    struct hzp_trainer_source own;
-    struct hzp_trainer_numbers numbers;
-    const struct hzp_state_source *source = hzp_trainer_state_source(t, v, &own);
-    hzp_trainer_state_numbers(t, v, &numbers);
-    if (source == &own.source)
-        HZP_TRY(hzp_state_weights_checksum(t->config.model, v, dir, &numbers.checksum, reterr));
-    else
-        HZP_TRY(hzp_state_source_sum(source, HZP_STATE_WEIGHTS, &numbers.checksum, reterr));
-    return hzp_state_file_write(source, &numbers, &t->config.recipe, dir, note, reterr);
+    struct hzp_train_state state;
+    hzp_trainer_state(t, v, &state);
+    return hzp_state_file_write(&state, dir, note, reterr);
 }
 
 /* --- Loading ---------------------------------------------------------------------------------- */

@@ -19,6 +19,7 @@ enum hzp_trainer_stage {
     HZP_TRAINER_UPDATE,     /* the update's chain is in progress, or only its tail */
     HZP_TRAINER_MERGE,      /* an average of sites is written into the draft: trainer_sites.c */
     HZP_TRAINER_GATE,       /* a micro-batch of the gate's samples is in progress */
+    HZP_TRAINER_COMPARE,    /* an answer that was served is evaluated: trainer_compare.c */
     HZP_TRAINER_TRIAL,      /* the draft is on trial; no chain */
     HZP_TRAINER_UNDO,       /* the chain that copies the optimizer's state back is in progress */
     HZP_TRAINER_RESTORE,    /* the chain that quantizes an older version is in progress */
@@ -90,15 +91,13 @@ struct hzp_trainer {
      * and what trainer_restore.c sends. */
     struct {
         struct hzp_work work;
-        const void *whole;             /* WRITE: the unit */
         struct hzp_rank_filled filled; /* what was sent since the last work CLEAR */
     } asked;
-    struct { /* units that wait to be sent with one command: trainer_restore.c */
-        char *data;
-        size_t elements, room; /* elements of data; room counts those of the largest type */
+    struct { /* units that wait in the stage to be sent by one work: trainer_restore.c */
+        size_t elements;
         enum hzp_state_part part;
         int32_t unit, units;
-        bool begun; /* the other ranks have been told that an older version follows */
+        bool begun; /* the other ranks have been told that a version follows */
     } batch;
     void *gathered_unit; /* hzp_trainer_gather: a copy for the host; NULL: none yet */
     bool gathering;      /* engine thread: the collectives' list is that of the gather */
@@ -130,9 +129,16 @@ struct hzp_trainer {
     atomic_bool paused, finishing;
     atomic_bool stops; /* the state is not to be learned with when the trainer is resumed */
 
+    uint64_t compare_device_ns; /* now.device_ns when stage COMPARE began */
+
     /* under lock */
     struct hzp_lock lock;
     struct hzp_trainer_stats stats;
+    struct {
+        struct hzp_sample *sample; /* that waits to be compared; NULL: none */
+        uint64_t version;          /* that answered it */
+        uint64_t next_ns;          /* none is taken before */
+    } compare;
 };
 
 /* --- conductor.c ------------------------------------------------------------------------------ */
@@ -194,15 +200,16 @@ void hzp_trainer_tell_update(struct hzp_trainer *t, const struct hzp_work *work)
 /* Sends the works of the draw's micro-batches to the other ranks, if there are any. */
 void hzp_trainer_tell_deal(struct hzp_trainer *t);
 
-/* Gathers one unit of the optimizer's state on this rank: *ret is the whole unit in host memory,
- * valid until the next call. While the trainer is frozen, the engine thread exchanges data for the
- * thread that calls; otherwise the caller is that thread.  HZP_EIO. */
-int hzp_trainer_gather(struct hzp_trainer *t, enum hzp_state_part part, int32_t u, const void **ret,
-                       struct hzp_err_text *reterr);
+/* Gathers one unit of the optimizer's state on this rank: *ret, which is this rank's part of it,
+ * becomes the whole unit in host memory, valid until the next call.  While the trainer is frozen,
+ * the engine thread exchanges data for the thread that calls; otherwise the caller is that thread.
+ * HZP_EIO. */
+int hzp_trainer_gather(struct hzp_trainer *t, enum hzp_state_part part, int32_t u,
+                       struct hzp_unit_view *ret, struct hzp_err_text *reterr);
 
-/* Another thread, while the trainer is frozen or suspended: sends the other ranks this work,
- * and exchanges what belongs to it.  whole: of WRITE.  HZP_EIO. */
-int hzp_trainer_exchange(struct hzp_trainer *t, const struct hzp_work *work, const void *whole,
+/* Another thread, while the trainer is frozen or suspended, or the engine's between chains: sends
+ * the other ranks this work, and exchanges what belongs to it.  HZP_EIO. */
+int hzp_trainer_exchange(struct hzp_trainer *t, const struct hzp_work *work,
                          struct hzp_err_text *reterr);
 
 /* Engine thread: whether the other ranks may be told something; true with one rank. */
@@ -220,7 +227,7 @@ int hzp_trainer_load_slices(struct hzp_trainer *t, struct hzp_version *v, const 
                             struct hzp_err_text *reterr);
 /* Version and state as no rank has them, put together; NULL: this rank has them whole, or keeps no
  * checkpoints.  Read by the thread that froze the trainer. */
-const struct hzp_state_source *hzp_trainer_whole(const struct hzp_trainer *t);
+const struct hzp_unit_source *hzp_trainer_whole(const struct hzp_trainer *t);
 void hzp_trainer_close_group(struct hzp_trainer *t);
 
 /* --- trainer_behind.c ------------------------------------------------------------------------- */
@@ -247,6 +254,13 @@ bool hzp_trainer_checks(const struct hzp_trainer *t);
 bool hzp_trainer_decides(const struct hzp_trainer *t);
 /* A chain of the gate's has ended. */
 void hzp_trainer_end_gate(struct hzp_trainer *t, const struct hzp_step *step, uint64_t now_ns);
+
+/* --- trainer_compare.c ------------------------------------------------------------------------ */
+
+/* Idle: begins to evaluate an answer that waits.  False: there is none, or it must wait. */
+bool hzp_trainer_compare_begin(struct hzp_trainer *t);
+/* In stage COMPARE: its chain has ended. */
+void hzp_trainer_end_compare(struct hzp_trainer *t, const struct hzp_step *step, uint64_t now_ns);
 
 /* --- trainer_sites.c -------------------------------------------------------------------------- */
 
@@ -280,17 +294,5 @@ void hzp_trainer_trial_withdraw(struct hzp_trainer *t, const char *why);
 
 /* --- trainer_save.c --------------------------------------------------------------------------- */
 
-/* Version and state of a trainer that stands still, as a source of whole units. */
-struct hzp_trainer_source {
-    struct hzp_trainer *trainer;
-    struct hzp_state_source source;
-};
-/* Fills *ret, which lives as long as the source that is returned. */
-const struct hzp_state_source *hzp_trainer_state_source(struct hzp_trainer *t,
-                                                        const struct hzp_version *v,
-                                                        struct hzp_trainer_source *ret);
-/* All but the checksum. */
-void hzp_trainer_state_numbers(struct hzp_trainer *t, const struct hzp_version *v,
-                               struct hzp_trainer_numbers *ret);
 /* What is left of a checkpoint's state is not read any more. */
 void hzp_trainer_drop_rest(struct hzp_trainer *t);

@@ -16,6 +16,15 @@ size_t hzp_snapshot_bytes(const struct hzp_layout *layout, enum hzp_dtype type,
     return bytes;
 }
 
+static int read_unit(void *ctx, enum hzp_state_part part, int32_t u, struct hzp_unit_view *ret,
+                     void **ret_owned, struct hzp_err_text *reterr)
+{
+    const struct hzp_snapshot *s = ctx;
+    *ret = hzp_unit_view(&s->part[part], u);
+    *ret_owned = NULL;
+    return HZP_OK;
+}
+
 int hzp_snapshot_create(const struct hzp_layout *layout, enum hzp_dtype type,
                         enum hzp_dtype moment_type, struct hzp_snapshot **ret)
 {
@@ -32,7 +41,10 @@ int hzp_snapshot_create(const struct hzp_layout *layout, enum hzp_dtype type,
             return HZP_ENOMEM;
         }
         hzp_units_init(&s->part[p], part, of, s->memory[p]);
+        s->state.source.part[p] = &s->part[p];
     }
+    s->state.source.read = read_unit;
+    s->state.source.ctx = s;
     *ret = s;
     return HZP_OK;
 }
@@ -49,65 +61,25 @@ void hzp_snapshot_destroy(struct hzp_snapshot *s)
     free(s);
 }
 
-static int read_unit(void *ctx, enum hzp_state_part part, int32_t u, struct hzp_unit_view *ret,
-                     void **ret_owned, struct hzp_err_text *reterr)
+static int copy_unit(void *ctx, enum hzp_state_part part, int32_t u,
+                     const struct hzp_unit_view *whole, struct hzp_err_text *reterr)
 {
     const struct hzp_snapshot *s = ctx;
-    *ret = hzp_unit_view(&s->part[part], u);
-    *ret_owned = NULL;
-    return HZP_OK;
-}
-
-/* The copy as a source. */
-static struct hzp_state_source source_of(const struct hzp_snapshot *s)
-{
-    struct hzp_state_source ret = {.read = read_unit, .ctx = (void *)(uintptr_t)s};
-    for (int p = 0; p < HZP_STATE_PARTS; p++)
-        ret.part[p] = s->part[p].layout ? &s->part[p] : NULL;
-    return ret;
-}
-
-static int copy_unit(const struct hzp_snapshot *s, const struct hzp_state_source *from,
-                     enum hzp_state_part part, int32_t u, struct hzp_err_text *reterr)
-{
-    struct hzp_unit_view to = hzp_unit_view(&s->part[part], u), view;
-    void *owned;
-    HZP_TRY(from->read(from->ctx, part, u, &view, &owned, reterr));
-    memcpy(to.base, view.base, hzp_unit_bytes(&to));
-    free(owned);
+    struct hzp_unit_view to = hzp_unit_view(&s->part[part], u);
+    memcpy(to.base, whole->base, hzp_unit_bytes(&to));
     return HZP_OK;
 }
 
 int hzp_snapshot_take(struct hzp_snapshot *s, struct hzp_trainer *t, const struct hzp_version *v,
                       struct hzp_err_text *reterr)
 {
-    struct hzp_trainer_source own;
-    const struct hzp_state_source *from = hzp_trainer_state_source(t, v, &own);
-    s->taken = false;
+    struct hzp_train_state from;
+    hzp_trainer_state(t, v, &from);
+    s->state.numbers = from.numbers;
+    s->state.recipe = from.recipe;
     for (int p = 0; p < HZP_STATE_PARTS; p++)
-        for (int32_t u = 0; s->part[p].layout && u < s->part[p].layout->units; u++)
-            HZP_TRY(copy_unit(s, from, (enum hzp_state_part)p, u, reterr));
-    s->recipe = t->config.recipe;
-    hzp_trainer_state_numbers(t, v, &s->numbers);
-    s->taken = true;
-    return HZP_OK;
-}
-
-int hzp_snapshot_save(const struct hzp_snapshot *s, const char *dir, const char *note,
-                      struct hzp_err_text *reterr)
-{
-    const struct hzp_state_source source = source_of(s);
-    struct hzp_trainer_numbers numbers = s->numbers;
-    HZP_ASSERT(s->taken);
-    HZP_TRY(hzp_state_source_sum(&source, HZP_STATE_WEIGHTS, &numbers.checksum, reterr));
-    return hzp_state_file_write(&source, &numbers, &s->recipe, dir, note, reterr);
-}
-
-int hzp_snapshot_read_weights(void *snapshot, int32_t u, const void **ret,
-                              struct hzp_err_text *reterr)
-{
-    const struct hzp_snapshot *s = snapshot;
-    HZP_ASSERT(s->taken);
-    *ret = hzp_unit_view(&s->part[HZP_STATE_WEIGHTS], u).base;
+        if (s->part[p].layout)
+            HZP_TRY(
+                hzp_unit_stream(&from.source, (enum hzp_state_part)p, copy_unit, s, NULL, reterr));
     return HZP_OK;
 }

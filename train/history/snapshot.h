@@ -19,9 +19,7 @@
 struct hzp_snapshot {
     struct hzp_units part[HZP_STATE_PARTS]; /* whole, in host memory; layout NULL: not there */
     void *memory[HZP_STATE_PARTS];
-    bool taken;
-    struct hzp_recipe recipe;
-    struct hzp_trainer_numbers numbers; /* its checksum is not set */
+    struct hzp_train_state state; /* of the copy: its source is these units */
 };
 
 /* What hzp_snapshot_create() allocates. */
@@ -37,11 +35,3 @@ void hzp_snapshot_destroy(struct hzp_snapshot *s); /* NULL: no effect */
  * unit is gathered.  HZP_EIO, HZP_ENOMEM, HZP_EDEVICE. */
 int hzp_snapshot_take(struct hzp_snapshot *s, struct hzp_trainer *t, const struct hzp_version *v,
                       struct hzp_err_text *reterr);
-
-/* Writes trainer.safetensors as hzp_trainer_save() does. */
-int hzp_snapshot_save(const struct hzp_snapshot *s, const char *dir, const char *note,
-                      struct hzp_err_text *reterr);
-
-/* Unit u of the copied version; see struct hzp_unit_source. */
-int hzp_snapshot_read_weights(void *snapshot, int32_t u, const void **ret,
-                              struct hzp_err_text *reterr);

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "train/history/trainer_rejoin.h"
 
-#include "train/learner/start_state.h"
 #include "train/conductor/trainer_state.h"
 #include "train/history/trainer_suspend.h"
 
@@ -29,22 +28,7 @@ static int join(void *ctx, const struct hzp_border *border)
     return HZP_OK;
 }
 
-static int give(struct hzp_trainer *t, struct hzp_collectives *x, const char *dir,
-                struct hzp_err_text *reterr)
-{
-    struct hzp_version *v = hzp_weights_current(t->config.model->weights);
-    struct hzp_start_state state = {.collectives = x,
-                                    .model = t->config.model,
-                                    .space = t->learner->space,
-                                    .version = v,
-                                    .optimizer_step = v->record.optimizer_step,
-                                    .state_dir = dir,
-                                    .recipe = &t->config.recipe};
-    return hzp_start_state_send(&state, reterr);
-}
-
-int hzp_trainer_give(struct hzp_trainer *t, struct hzp_link *link, const char *dir,
-                     struct hzp_err_text *reterr)
+int hzp_trainer_join(struct hzp_trainer *t, struct hzp_link *link, struct hzp_err_text *reterr)
 {
     HZP_ASSERT(hzp_trainer_parting(t) && hzp_trainer_suspended(t));
     struct hzp_collectives_config config = {.link = link,
@@ -55,13 +39,8 @@ int hzp_trainer_give(struct hzp_trainer *t, struct hzp_link *link, const char *d
     struct joining j = {.trainer = t};
     hzp_thread_own_engine(&config); /* the exchange is this thread's until the engine takes it */
     int r = hzp_collectives_create(&config, &j.collectives, reterr);
-    if (r >= 0)
-        r = give(t, j.collectives, dir, reterr);
     hzp_thread_disown_engine(&config);
-    if (r < 0) {
-        hzp_collectives_destroy(j.collectives);
-        return r;
-    }
+    HZP_TRY(r);
     r = hzp_loop_call(t->loop, join, &j);
     if (r < 0)
         hzp_collectives_destroy(j.collectives);

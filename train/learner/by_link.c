@@ -3,7 +3,6 @@
 
 #include "base/log.h"
 #include "base/thread.h"
-#include "train/learner/start_state.h"
 #include "train/state/state_file.h"
 
 enum state {
@@ -28,7 +27,8 @@ struct hzp_learner_by_link {
     struct hzp_rank_filled filled; /* since the last work that cleared the state */
     bool open;           /* the draft is published, or given up, by a work that rank 0 sends */
     int64_t step_before; /* the optimizer step before the draft's first update */
-    bool writes;         /* units of an older version are received into the draft */
+    bool writes;         /* units of a version are received into the draft */
+    bool first;          /* that is the version that the loop will begin with */
 
     /* under lock */
     struct hzp_lock lock;
@@ -88,23 +88,6 @@ int hzp_learner_by_link_load(struct hzp_learner_by_link *b, struct hzp_version *
     HZP_TRY(hzp_state_load(l->config.model, &l->config.recipe, l->space, v, dir, same_recipe,
                            &saved, NULL, reterr));
     l->optimizer_step = saved.optimizer_step;
-    return HZP_OK;
-}
-
-int hzp_learner_by_link_receive(struct hzp_learner_by_link *b, struct hzp_version *v,
-                                struct hzp_err_text *reterr)
-{
-    hzp_assert_engine_thread();
-    struct hzp_learner *l = b->learner;
-    struct hzp_start_state state = {.collectives = l->collectives,
-                                    .model = l->config.model,
-                                    .space = l->space,
-                                    .version = v,
-                                    .optimizer_step = l->optimizer_step};
-    HZP_TRY(hzp_start_state_receive(&state, reterr));
-    l->optimizer_step = state.optimizer_step;
-    if (v->record.state == HZP_VERSION_DRAFT) /* it will have the id that it has on rank 0 */
-        hzp_weights_set_first_id(l->config.model->weights, state.version_id);
     return HZP_OK;
 }
 
@@ -183,7 +166,7 @@ static void begin_verdict(struct hzp_learner_by_link *b)
     b->state = PUBLISH;
 }
 
-/* --- Older versions --------------------------------------------------------------------------- */
+/* --- Versions that are sent ------------------------------------------------------------------- */
 
 /* The state is zero until it is filled.  False: a request still reads the slot that the version
  * needs. */
@@ -201,6 +184,20 @@ static bool begin_clear(struct hzp_learner_by_link *b)
     }
     listen(b);
     return true;
+}
+
+static void begin_adopt(struct hzp_learner_by_link *b)
+{
+    const struct hzp_learner *l = b->learner;
+    if (!b->writes)
+        give_up(b, "rank 0 has sent no version that could be adopted");
+    else if (b->first && !hzp_units_whole(hzp_version_units(l->config.model->weights, l->draft)) &&
+             b->heard.optimizer_step != l->optimizer_step)
+        give_up(b, "this rank has loaded the state of another optimizer step than rank 0");
+    else {
+        hzp_collectives_compare(l->collectives, &b->filled);
+        b->state = WAIT;
+    }
 }
 
 /* The units of a work are those of this model, and there is room for them. */
@@ -231,7 +228,7 @@ static void begin_units(struct hzp_learner_by_link *b)
     } else if (!b->writes || !b->learner->draft) {
         give_up(b, "rank 0 has sent a unit of no version");
     } else {
-        hzp_collectives_fill(b->learner->collectives, &b->heard, NULL);
+        hzp_collectives_fill(b->learner->collectives, &b->heard, b->learner->draft);
         b->state = WAIT;
     }
 }
@@ -243,9 +240,13 @@ static void end_adopt(struct hzp_learner_by_link *b)
     l->optimizer_step = b->heard.optimizer_step;
     l->draft->record.optimizer_step = b->heard.optimizer_step;
     l->draft->record.checksum = b->heard.checksum;
+    b->writes = false;
+    if (b->first) {
+        b->state = BEGIN;
+        return;
+    }
     hzp_log(HZP_LOG_INFO, "train", "restored version=%" PRIu64 " optimizer_step=%" PRId64,
             b->heard.version, b->heard.optimizer_step);
-    b->writes = false;
     b->state = PUBLISH;
     /* fp8: its projections */
     hzp_update_end(hzp_learner_begin_chain(l), l->config.model, l->draft, l->space);
@@ -273,12 +274,7 @@ static bool obey(struct hzp_learner_by_link *b)
         begin_units(b);
         return true;
     case HZP_WORK_ADOPT:
-        if (!b->writes) {
-            give_up(b, "rank 0 has sent no version that could be adopted");
-            return true;
-        }
-        hzp_collectives_compare(b->learner->collectives, &b->filled);
-        b->state = WAIT;
+        begin_adopt(b);
         return true;
     case HZP_WORK_END:
         b->state = STOPPED;
@@ -481,4 +477,31 @@ static bool busy(struct hzp_source *source)
 {
     struct hzp_learner_by_link *b = HZP_CONTAINER_OF(source, struct hzp_learner_by_link, source);
     return b->state != STOPPED && b->state != BROKEN;
+}
+
+/* --- Before the loop runs --------------------------------------------------------------------- */
+
+int hzp_learner_by_link_receive(struct hzp_learner_by_link *b, struct hzp_version *v,
+                                struct hzp_err_text *reterr)
+{
+    hzp_assert_engine_thread();
+    struct hzp_learner *l = b->learner;
+    struct hzp_weights *w = l->config.model->weights;
+    const struct hzp_units *units = hzp_version_units(w, v);
+    if (!hzp_units_whole(units)) /* it has loaded its part */
+        HZP_TRY(hzp_units_checksum(l->config.model->dev, units, &b->filled.weights));
+    l->draft = v;
+    b->first = b->writes = true;
+    do
+        advance(b);
+    while (waits(b) && hzp_collectives_wait(l->collectives) >= 0);
+    turn(b); /* notes why it failed */
+    l->draft = NULL;
+    b->first = false;
+    if (b->state != BEGIN)
+        return hzp_fail(reterr, HZP_EIO, "%s",
+                        b->stats.failure[0] ? b->stats.failure : "rank 0 has sent no version");
+    if (v->record.state == HZP_VERSION_DRAFT) /* it will have the id that it has on rank 0 */
+        hzp_weights_set_first_id(w, b->heard.version);
+    return HZP_OK;
 }

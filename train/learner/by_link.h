@@ -38,7 +38,8 @@ int hzp_learner_by_link_load(struct hzp_learner_by_link *b, struct hzp_version *
                              bool same_recipe, struct hzp_err_text *reterr);
 
 /* Before the loop runs: gets rank 0's version into v, which is a draft or the current version, and
- * the state that belongs to it (start_state.h).  It waits. */
+ * the state that belongs to it, as an older version is sent.  Where parameters are sharded no rank
+ * has whole units: each has loaded its own, and only numbers are compared.  It waits.  HZP_EIO. */
 int hzp_learner_by_link_receive(struct hzp_learner_by_link *b, struct hzp_version *v,
                                 struct hzp_err_text *reterr);
 

@@ -71,21 +71,9 @@ static void reserve_stage(struct hzp_collectives *x)
         x->stage = hzp_xmalloc(hzp_collectives_stage_bytes(x->config.model->layout));
 }
 
-void *hzp_collectives_received(struct hzp_collectives *x)
-{
-    if (hzp_device_host_memory(x->config.model->dev)) {
-        reserve_stage(x);
-        return x->stage;
-    }
-    if (!x->received)
-        x->received = hzp_xmalloc(hzp_collectives_stage_bytes(x->config.model->layout));
-    return x->received;
-}
-
 static void close_stage(struct hzp_collectives *x)
 {
     struct hzp_device *dev = x->config.model->dev;
-    free(x->received);
     if (hzp_device_host_memory(dev))
         free(x->stage);
     else

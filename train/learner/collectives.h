@@ -149,7 +149,7 @@ const void *hzp_collectives_state(const struct hzp_collectives *x, const struct 
 void *hzp_collectives_stage(struct hzp_collectives *x);
 size_t hzp_collectives_stage_bytes(const struct hzp_layout *layout);
 
-/* --- An older version ------------------------------------------------------------------------- */
+/* --- A version that rank 0 sends -------------------------------------------------------------- */
 
 /* What a rank has been sent since the last work CLEAR. */
 struct hzp_rank_filled {
@@ -158,20 +158,20 @@ struct hzp_rank_filled {
     int64_t rank;
 };
 
-/* Units that one work WRITE may name: the elements of all of them, one behind the other, are at
- * most so many. */
+/* Most elements of all units that one work WRITE may name, which lie one behind the other in the
+ * stage. */
 size_t hzp_collectives_fill_elements(const struct hzp_collectives *x);
-/* Appends the transfer of whole units to all ranks, for the work WRITE.  whole: rank 0's, one
- * behind the other, borrowed until it is done; NULL: another rank. */
+/* Appends the transfer of whole units, for the work WRITE: from rank 0's stage to all others.  v:
+ * the version that is sent, on another rank the one it is received into. */
 void hzp_collectives_fill(struct hzp_collectives *x, const struct hzp_work *work,
-                          const void *whole);
+                          const struct hzp_version *v);
 /* Another rank, once it is done: copies this rank's parts to where they belong (weights: in draft),
  * and adds the checksums to *filled. */
 void hzp_collectives_keep(struct hzp_collectives *x, const struct hzp_work *work,
                           const struct hzp_version *draft, struct hzp_rank_filled *filled);
 /* Appends the comparison, for a work ADOPT: all ranks have received the same, and hold weights
- * of the work's checksum; otherwise the list fails, on all ranks.  Another version is read from
- * here on. */
+ * of the work's checksum (0: all copies the same); otherwise the list fails, on all ranks.
+ * Another version is read from here on. */
 void hzp_collectives_compare(struct hzp_collectives *x, const struct hzp_rank_filled *mine);
 
 /* --- The list --------------------------------------------------------------------------------- */

@@ -74,8 +74,7 @@ struct hzp_collectives {
     struct hzp_rank_result mine, *results; /* [ranks] in the order of HZP_GROUP_RANKS */
     const struct hzp_version *draft;       /* the update's */
     struct hzp_draft_audit audit;
-    void *stage;    /* hzp_collectives_stage; NULL: not taken yet */
-    void *received; /* hzp_collectives_received, if the stage is not host memory */
+    void *stage;                                /* hzp_collectives_stage; NULL: not taken yet */
     struct hzp_rank_filled filled, *all_filled; /* all: [ranks] in the order of HZP_GROUP_RANKS */
     bool failed;
     struct hzp_err_text error;
@@ -110,8 +109,6 @@ struct hzp_transfer hzp_collectives_pass(const struct hzp_collectives *x, int32_
 void hzp_collectives_add_gates(struct hzp_collectives *x, const struct hzp_plan *chain);
 /* Transfers are about to be appended: clears the list if it is done. */
 void hzp_collectives_append(struct hzp_collectives *x);
-/* Host memory for the largest unit, in F32, taken at the first call; it may be the stage. */
-void *hzp_collectives_received(struct hzp_collectives *x);
 /* The units of a part of the state; weights: of version v. */
 const struct hzp_units *hzp_collectives_part(const struct hzp_collectives *x,
                                              enum hzp_state_part part, const struct hzp_version *v);

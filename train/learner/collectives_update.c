@@ -126,10 +126,8 @@ static int audit_part(struct hzp_collectives *x, const struct hzp_version *draft
 {
     struct hzp_unit_view part = hzp_version_unit(x->config.model->weights, draft, u);
     struct hzp_update_result *result = x->config.space->result;
-    const void *data;
     void *owned;
-    HZP_TRY(hzp_unit_read(x->config.model->dev, &part, &data, &owned));
-    part.base = (void *)(uintptr_t)data;
+    HZP_TRY(hzp_unit_read(x->config.model->dev, &part, &part, &owned));
     result->checksum += hzp_unit_checksum(&part);
     result->nonfinite += hzp_unit_nonfinite(&part);
     free(owned);
@@ -324,7 +322,7 @@ bool hzp_collectives_whole(const struct hzp_collectives *x)
     return x->audit.compared;
 }
 
-/* --- An older version ----------------------------------------------------------------------------
+/* --- A version -----------------------------------------------------------------------------------
  * It and the optimizer's state that belongs to it come to all ranks: rank 0 sends whole units, each
  * rank keeps its part of them. */
 
@@ -333,12 +331,11 @@ size_t hzp_collectives_fill_elements(const struct hzp_collectives *x)
     return hzp_layout_largest(x->config.model->layout);
 }
 
-void hzp_collectives_fill(struct hzp_collectives *x, const struct hzp_work *work, const void *whole)
+void hzp_collectives_fill(struct hzp_collectives *x, const struct hzp_work *work,
+                          const struct hzp_version *v)
 {
     hzp_assert_engine_thread();
-    const struct hzp_model *model = x->config.model;
-    const struct hzp_units *units =
-        hzp_collectives_part(x, work->gather.part, hzp_weights_current(model->weights));
+    const struct hzp_units *units = hzp_collectives_part(x, work->gather.part, v);
     size_t elements = 0;
     for (int32_t u = work->gather.unit; u < work->gather.unit + work->units; u++)
         elements += units->layout->unit[u].elements;
@@ -347,9 +344,7 @@ void hzp_collectives_fill(struct hzp_collectives *x, const struct hzp_work *work
     struct hzp_transfer what = {.op = HZP_BROADCAST,
                                 .type = HZP_WIRE_BYTE,
                                 .count = elements * hzp_dtype_size(units->type),
-                                .recv =
-                                    whole ? (void *)(uintptr_t)whole : hzp_collectives_received(x),
-                                .host = true,
+                                .recv = hzp_collectives_stage(x),
                                 .tag = hzp_collectives_tag(HZP_TAG_FILL, work->gather.unit)};
     hzp_transfers_add(&x->list, &what, 0);
 }
@@ -359,20 +354,26 @@ void hzp_collectives_keep(struct hzp_collectives *x, const struct hzp_work *work
 {
     hzp_assert_engine_thread();
     enum hzp_state_part part = work->gather.part;
-    char *at = hzp_collectives_received(x);
+    struct hzp_device *dev = x->config.model->dev;
+    char *at = hzp_collectives_stage(x);
     for (int32_t u = work->gather.unit; u < work->gather.unit + work->units; u++) {
         struct hzp_unit_view mine = hzp_unit_view(hzp_collectives_part(x, part, draft), u);
         struct hzp_unit_view whole = mine;
         size_t size = hzp_dtype_size(mine.type);
+        void *owned = NULL;
         whole.base = at;
         whole.part = (struct hzp_extent){.first = 0, .count = whole.elements};
-        filled->received += hzp_unit_checksum(&whole);
-        char *kept = at + mine.part.first * size;
-        if (hzp_device_copy(x->config.model->dev, mine.base, kept, hzp_unit_bytes(&mine)) < 0)
+        if (hzp_device_copy(dev, mine.base, at + mine.part.first * size, hzp_unit_bytes(&mine)) <
+                0 ||
+            hzp_unit_read(dev, &whole, &whole, &owned) < 0) {
             hzp_collectives_fail(x, "the device failed");
-        mine.base = kept;
+            return;
+        }
+        filled->received += hzp_unit_checksum(&whole);
+        mine.base = (char *)whole.base + mine.part.first * size;
         if (part == HZP_STATE_WEIGHTS)
             filled->weights += hzp_unit_checksum(&mine);
+        free(owned);
         at += whole.elements * size;
     }
 }
@@ -392,6 +393,7 @@ static int compare(void *ctx, struct hzp_err_text *reterr)
 {
     struct hzp_collectives *x = ctx;
     const struct hzp_groups *g = &x->config.shards.groups;
+    uint64_t sum = x->work.checksum ? x->work.checksum : weights_of_copy(x, 0);
     for (int32_t i = 1; i < g->ranks; i++)
         if (x->all_filled[i].received != x->all_filled[0].received)
             return hzp_fail(reterr, HZP_EIO,
@@ -400,12 +402,12 @@ static int compare(void *ctx, struct hzp_err_text *reterr)
                             x->all_filled[i].received, x->all_filled[i].rank,
                             x->all_filled[0].received, x->all_filled[0].rank);
     for (int32_t i = 0; i < g->ranks / g->z3; i++)
-        if (weights_of_copy(x, i) != x->work.checksum)
+        if (weights_of_copy(x, i) != sum)
             return hzp_fail(reterr, HZP_EIO,
                             "ranks hold different weights (checksum %016" PRIx64
                             " in copy %d, rank %" PRId64 " among its ranks; %016" PRIx64
                             " were sent)",
-                            weights_of_copy(x, i), i, x->all_filled[i].rank, x->work.checksum);
+                            weights_of_copy(x, i), i, x->all_filled[i].rank, sum);
     return HZP_OK;
 }
 

@@ -154,11 +154,10 @@ void hzp_sites_close(struct hzp_sites *s)
 
 /* --- Weights ---------------------------------------------------------------------------------- */
 
-/* One unit of weights and residuals in host memory: itself, or copies. */
+/* One unit of weights and residuals, and in host memory: itself, or copies. */
 struct held {
-    struct hzp_unit_view weights, residual;
+    struct hzp_unit_view weights, residual, host[2];
     void *owned[2];
-    const void *host[2];
 };
 
 static int hold(struct hzp_sites *s, const struct hzp_version *v, int32_t u, struct held *ret)
@@ -218,8 +217,8 @@ static int each_block(struct hzp_sites *s, const struct hzp_version *v, const ui
         HZP_TRY(hold(s, v, u, &h));
         for (; i < count && (block ? block[i] : i) < end; i++) {
             size_t at = (size_t)((block ? block[i] : i) - first) * HZP_SITE_BLOCK;
-            char *weights = (char *)(uintptr_t)h.host[0] + at * hzp_dtype_size(h.weights.type);
-            int16_t *residual = h.host[1] ? (int16_t *)(uintptr_t)h.host[1] + at : NULL;
+            char *weights = (char *)h.host[0].base + at * hzp_dtype_size(h.weights.type);
+            int16_t *residual = h.host[1].base ? (int16_t *)h.host[1].base + at : NULL;
             fn(s, i, weights, residual, to);
         }
         HZP_TRY(let_go(s, &h, writes));

@@ -103,24 +103,6 @@ static int compare_recipe(const struct hzp_recipe *recipe, const struct hzp_safe
     return HZP_OK;
 }
 
-/* --- What is saved ---------------------------------------------------------------------------- */
-
-/* With ranks each unit is gathered for it, and later once more to be written: the header, with the
- * sums, comes first in the file. */
-int hzp_state_source_sum(const struct hzp_state_source *source, enum hzp_state_part part,
-                         uint64_t *ret, struct hzp_err_text *reterr)
-{
-    *ret = 0;
-    for (int32_t u = 0; u < source->part[part]->layout->units; u++) {
-        struct hzp_unit_view view;
-        void *owned;
-        HZP_TRY(source->read(source->ctx, part, u, &view, &owned, reterr));
-        *ret += hzp_unit_checksum(&view);
-        free(owned);
-    }
-    return HZP_OK;
-}
-
 /* --- Saving ----------------------------------------------------------------------------------- */
 
 static enum hzp_disk_type disk_type(const struct hzp_units *units)
@@ -131,37 +113,39 @@ static enum hzp_disk_type disk_type(const struct hzp_units *units)
                                     : HZP_DISK_F32;
 }
 
-/* Names the part in the file's header: a tensor of all units in order, and its checksum. */
-static int declare_part(const struct hzp_state_source *source, struct hzp_st_writer *w,
-                        enum hzp_state_part part, struct hzp_err_text *reterr)
+static void put_checksum(struct hzp_st_writer *w, const char *key, uint64_t sum)
 {
-    const struct hzp_units *units = source->part[part];
-    char key[32], text[32];
-    uint64_t sum;
-    if (!units)
-        return HZP_OK;
-    int64_t shape = (int64_t)units->layout->elements;
-    HZP_TRY(hzp_state_source_sum(source, part, &sum, reterr));
-    snprintf(key, sizeof(key), "%s_checksum", hzp_state_part_name(part));
+    char text[32];
     snprintf(text, sizeof(text), "%016" PRIx64, sum);
     hzp_st_writer_meta(w, key, text);
-    hzp_st_writer_declare(w, hzp_state_part_name(part), disk_type(units), 1, &shape);
-    return HZP_OK;
 }
 
-/* Writes all units in order. */
-static int put_part(const struct hzp_state_source *source, struct hzp_st_writer *w,
+/* Names the part in the file's header: a tensor of all units in order, and its checksum, which is
+ * not known before they are written. */
+static void declare_part(const struct hzp_units *units, struct hzp_st_writer *w,
+                         enum hzp_state_part part)
+{
+    char key[32];
+    int64_t shape = (int64_t)units->layout->elements;
+    snprintf(key, sizeof(key), "%s_checksum", hzp_state_part_name(part));
+    put_checksum(w, key, 0);
+    hzp_st_writer_declare(w, hzp_state_part_name(part), disk_type(units), 1, &shape);
+}
+
+static int put_unit(void *ctx, enum hzp_state_part part, int32_t u,
+                    const struct hzp_unit_view *whole, struct hzp_err_text *reterr)
+{
+    return hzp_st_writer_data(ctx, whole->base, hzp_unit_bytes(whole), reterr);
+}
+
+static int put_part(const struct hzp_unit_source *source, struct hzp_st_writer *w,
                     enum hzp_state_part part, struct hzp_err_text *reterr)
 {
-    const struct hzp_units *units = source->part[part];
-    for (int32_t u = 0; units && u < units->layout->units; u++) {
-        struct hzp_unit_view view;
-        void *owned;
-        HZP_TRY(source->read(source->ctx, part, u, &view, &owned, reterr));
-        int r = hzp_st_writer_data(w, view.base, hzp_unit_bytes(&view), reterr);
-        free(owned);
-        HZP_TRY(r);
-    }
+    char key[32];
+    uint64_t sum;
+    HZP_TRY(hzp_unit_stream(source, part, put_unit, w, &sum, reterr));
+    snprintf(key, sizeof(key), "%s_checksum", hzp_state_part_name(part));
+    put_checksum(w, key, sum);
     return HZP_OK;
 }
 
@@ -184,8 +168,7 @@ static void put_meta(const struct hzp_trainer_numbers *numbers, const struct hzp
         put_number(w, "reset_step", numbers->reset_step);
     snprintf(text, sizeof(text), "%.17g", numbers->loss);
     hzp_st_writer_meta(w, "loss", text);
-    snprintf(text, sizeof(text), "%016" PRIx64, numbers->checksum);
-    hzp_st_writer_meta(w, "weights_checksum", text);
+    put_checksum(w, "weights_checksum", numbers->checksum);
     hzp_st_writer_meta(w, "note", note ? note : "");
     for (int i = 0; i < HZP_COUNT(fields); i++) {
         print_field(recipe, &fields[i], text, sizeof(text));
@@ -193,21 +176,26 @@ static void put_meta(const struct hzp_trainer_numbers *numbers, const struct hzp
     }
 }
 
-int hzp_state_file_write(const struct hzp_state_source *source,
-                         const struct hzp_trainer_numbers *numbers, const struct hzp_recipe *recipe,
-                         const char *dir, const char *note, struct hzp_err_text *reterr)
+int hzp_state_file_write(const struct hzp_train_state *state, const char *dir, const char *note,
+                         struct hzp_err_text *reterr)
 {
     HZP_ASSERT(!note || strlen(note) <= HZP_TRAINER_NOTE_MAX);
     char path[PATH_MAX];
     struct hzp_st_writer *w;
-    int r = HZP_OK;
+    const struct hzp_unit_source *source = &state->source;
+    struct hzp_trainer_numbers numbers = state->numbers;
+    if (!numbers.checksum)
+        HZP_TRY(hzp_unit_stream(source, HZP_STATE_WEIGHTS, NULL, NULL, &numbers.checksum, reterr));
     snprintf(path, sizeof(path), "%s/trainer.safetensors", dir);
     HZP_TRY(hzp_st_writer_open(path, &w, reterr));
-    put_meta(numbers, recipe, note, w);
-    for (int p = HZP_STATE_M; p <= HZP_STATE_RESIDUAL && r >= 0; p++)
-        r = declare_part(source, w, (enum hzp_state_part)p, reterr);
-    for (int p = HZP_STATE_M; p <= HZP_STATE_RESIDUAL && r >= 0; p++)
-        r = put_part(source, w, (enum hzp_state_part)p, reterr);
+    put_meta(&numbers, &state->recipe, note, w);
+    int r = HZP_OK;
+    for (int p = 0; p < HZP_STATE_WEIGHTS; p++)
+        if (source->part[p])
+            declare_part(source->part[p], w, (enum hzp_state_part)p);
+    for (int p = 0; p < HZP_STATE_WEIGHTS && r >= 0; p++)
+        if (source->part[p])
+            r = put_part(source, w, (enum hzp_state_part)p, reterr);
     if (r >= 0)
         return hzp_st_writer_finish(w, reterr);
     hzp_st_writer_abandon(w);
@@ -427,8 +415,10 @@ struct hzp_state_sink hzp_state_space_sink(const struct hzp_model *model,
     return sink;
 }
 
-int hzp_state_weights_checksum(const struct hzp_model *model, const struct hzp_version *v,
-                               const char *path, uint64_t *ret, struct hzp_err_text *reterr)
+/* The checksum of the weights in the version's memory; where this rank has only its shards of
+ * them, that of the record. */
+static int weights_checksum(const struct hzp_model *model, const struct hzp_version *v,
+                            const char *path, uint64_t *ret, struct hzp_err_text *reterr)
 {
     const struct hzp_units *units = hzp_version_units(model->weights, v);
     *ret = v->record.checksum;
@@ -453,7 +443,7 @@ int hzp_state_file_open_for(const struct hzp_model *model, const struct hzp_reci
     if (r < 0)
         hzp_fail(reterr, r, "no memory for %s: %s", file->path, hzp_err_name(r));
     if (r >= 0)
-        r = hzp_state_weights_checksum(model, v, file->path, &ret->checksum, reterr);
+        r = weights_checksum(model, v, file->path, &ret->checksum, reterr);
     if (r >= 0)
         r = hzp_state_file_belongs(file, ret->checksum, reterr);
     if (r < 0)

@@ -15,7 +15,6 @@
 #include "nanobatch/model/gather.h"
 #include "train/state/recipe.h"
 
-enum { HZP_STATE_PARTS = HZP_STATE_WEIGHTS + 1 };
 enum { HZP_TRAINER_NOTE_MAX = 1000 }; /* bytes of the string that describes the training data */
 
 /* The numbers that are saved with the state. */
@@ -26,36 +25,27 @@ struct hzp_trainer_numbers {
     uint64_t checksum;  /* the weights' */
 };
 
-/* Where units come from. */
-struct hzp_state_source {
-    const struct hzp_units *part[HZP_STATE_PARTS]; /* types, layout; NULL: there is no such part */
-    /* Unit u of it, whole, in host memory: valid until the next call, or until *ret_owned is freed,
-     * which is NULL or the caller's. */
-    int (*read)(void *ctx, enum hzp_state_part part, int32_t u, struct hzp_unit_view *ret,
-                void **ret_owned, struct hzp_err_text *reterr);
-    void *ctx;
+/* A version with the optimizer's state that belongs to it: what a checkpoint is written of. */
+struct hzp_train_state {
+    struct hzp_unit_source source;
+    struct hzp_trainer_numbers numbers; /* checksum 0: not known yet */
+    struct hzp_recipe recipe;
+    void *owner; /* for the source */
 };
 
 /* Where moments and residuals go. */
 struct hzp_state_sink {
     const struct hzp_units *part[HZP_STATE_WEIGHTS]; /* gets its resident part of each unit */
     struct hzp_device *dev;                          /* whose memory that is; NULL: the host's */
-    int threads; /* that read at the same time, each another unit */
-    /* Is handed each whole unit, too, by those threads; NULL: nothing is. */
-    int (*take)(void *ctx, enum hzp_state_part part, int32_t u, const struct hzp_unit_view *whole,
-                struct hzp_err_text *reterr);
+    int threads;            /* that read at the same time, each another unit */
+    hzp_unit_take_fn *take; /* is handed each whole unit, too, by those threads; NULL: nothing is */
     void *ctx;
 };
 
-/* The sum that hzp_units_checksum makes of whole units. */
-int hzp_state_source_sum(const struct hzp_state_source *source, enum hzp_state_part part,
-                         uint64_t *ret, struct hzp_err_text *reterr);
-
-/* Writes trainer.safetensors in dir.  numbers->checksum is set.  note: at most HZP_TRAINER_NOTE_MAX
- * bytes; NULL: none.  HZP_EIO: it cannot be written; errors of the source. */
-int hzp_state_file_write(const struct hzp_state_source *source,
-                         const struct hzp_trainer_numbers *numbers, const struct hzp_recipe *recipe,
-                         const char *dir, const char *note, struct hzp_err_text *reterr);
+/* Writes trainer.safetensors in dir.  note: at most HZP_TRAINER_NOTE_MAX bytes; NULL: none.
+ * HZP_EIO: it cannot be written; errors of the source. */
+int hzp_state_file_write(const struct hzp_train_state *state, const char *dir, const char *note,
+                         struct hzp_err_text *reterr);
 
 struct hzp_state_file;
 
@@ -81,10 +71,6 @@ int hzp_state_file_read(const struct hzp_state_file *file, const struct hzp_stat
 /* The space's own units as a sink. */
 struct hzp_state_sink hzp_state_space_sink(const struct hzp_model *model,
                                            const struct hzp_train_space *space);
-/* The checksum of the weights in the version's memory; where this rank has only its shards of
- * them, that of the record.  what: names what it is for. */
-int hzp_state_weights_checksum(const struct hzp_model *model, const struct hzp_version *v,
-                               const char *what, uint64_t *ret, struct hzp_err_text *reterr);
 /* The version's record gets optimizer step, loss, learned_through and checksum. */
 void hzp_state_fill_record(struct hzp_version *v, const struct hzp_trainer_numbers *n);
 /* Opens the file for a space, and checks that it belongs to v; *ret has its checksum.  in_use: the

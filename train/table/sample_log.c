@@ -529,6 +529,13 @@ static int add_body(struct hzp_sample_log *log, const struct hzp_body_key *key, 
                                  first, (int64_t)count, now);
 }
 
+int hzp_sample_log_add_body(struct hzp_sample_log *log, const struct hzp_body_key *key,
+                            int64_t number, struct hzp_err_text *reterr)
+{
+    HZP_LOCKED(&log->lock);
+    return add_body(log, key, number, 0, reterr);
+}
+
 /* Under lock, in a transaction. */
 static int append_all(struct hzp_sample_log *log, struct hzp_sample **sample, int32_t count,
                       const struct hzp_body_key *key, int64_t *ret_first,

@@ -87,6 +87,11 @@ int hzp_sample_log_append_once(struct hzp_sample_log *log, struct hzp_sample **s
 int hzp_sample_log_find_body(struct hzp_sample_log *log, const struct hzp_body_key *key,
                              int64_t *ret_first, int64_t *ret_count, struct hzp_err_text *reterr);
 
+/* A body that adds no samples, known from here on by its key, with the number of what it is about:
+ * hzp_sample_log_find_body gives that, and count 0. */
+int hzp_sample_log_add_body(struct hzp_sample_log *log, const struct hzp_body_key *key,
+                            int64_t number, struct hzp_err_text *reterr);
+
 /* Compares what the log says under `name` with value, which identifies `what` ("tokenizer"); a log
  * that says nothing yet takes it over.  HZP_EINVAL: another. */
 int hzp_sample_log_pin(struct hzp_sample_log *log, const char *name, const char *what,
@@ -213,6 +218,9 @@ int32_t hzp_sample_log_lessons(struct hzp_sample_log *log, int64_t below, int32_
 /* HZP_ENOENT: there is no such lesson. */
 int hzp_sample_log_lesson(struct hzp_sample_log *log, int64_t id, struct hzp_logged_lesson *ret,
                           struct hzp_err_text *reterr);
+/* The one whose first sample that is.  HZP_ENOENT. */
+int hzp_sample_log_lesson_of(struct hzp_sample_log *log, int64_t first,
+                             struct hzp_logged_lesson *ret, struct hzp_err_text *reterr);
 /* Sets the note `name`N of each lesson of samples first .. last, where N is its first sample. */
 int hzp_sample_log_note_lessons(struct hzp_sample_log *log, const char *name, int64_t first,
                                 int64_t last, const char *value, struct hzp_err_text *reterr);

@@ -35,15 +35,17 @@ int hzp_sample_log_note_lessons(struct hzp_sample_log *log, const char *name, in
                                  "adding a note", reterr, "ttii", name, value, first, last);
 }
 
-/* Lessons with ids in [from, below), newest first; the lock is held. */
-static int32_t read_lessons(struct hzp_sample_log *log, int64_t from, int64_t below, int32_t max,
-                            struct hzp_logged_lesson *ret, struct hzp_err_text *reterr)
+/* Lessons with ids in [from, below), newest first, with first > 0 only the one that begins there;
+ * the lock is held. */
+static int32_t read_lessons(struct hzp_sample_log *log, int64_t from, int64_t below, int64_t first,
+                            int32_t max, struct hzp_logged_lesson *ret, struct hzp_err_text *reterr)
 {
     static const char sql[] = "SELECT id, first, last, unix_ms, session FROM lessons"
-                              " WHERE id >= ?1 AND id < ?2 ORDER BY id DESC LIMIT ?3";
+                              " WHERE id >= ?1 AND id < ?2 AND (first = ?4 OR ?4 = 0)"
+                              " ORDER BY id DESC LIMIT ?3";
     int32_t n = 0;
-    struct hzp_log_rows q =
-        hzp_sample_log_query(log, sql, "reading lessons", reterr, "iii", from, below, (int64_t)max);
+    struct hzp_log_rows q = hzp_sample_log_query(log, sql, "reading lessons", reterr, "iiii", from,
+                                                 below, (int64_t)max, first);
     while (n < max && hzp_sample_log_next(&q)) {
         ret[n] = (struct hzp_logged_lesson){.id = sqlite3_column_int64(q.s, 0),
                                             .first = sqlite3_column_int64(q.s, 1),
@@ -59,16 +61,26 @@ int32_t hzp_sample_log_lessons(struct hzp_sample_log *log, int64_t below, int32_
                                struct hzp_logged_lesson *ret, struct hzp_err_text *reterr)
 {
     HZP_LOCKED(&log->lock);
-    return read_lessons(log, 1, below, max, ret, reterr);
+    return read_lessons(log, 1, below, 0, max, ret, reterr);
 }
 
 int hzp_sample_log_lesson(struct hzp_sample_log *log, int64_t id, struct hzp_logged_lesson *ret,
                           struct hzp_err_text *reterr)
 {
     HZP_LOCKED(&log->lock);
-    int32_t n = id > 0 && id < INT64_MAX ? read_lessons(log, id, id + 1, 1, ret, reterr) : 0;
+    int32_t n = id > 0 && id < INT64_MAX ? read_lessons(log, id, id + 1, 0, 1, ret, reterr) : 0;
     HZP_TRY(n);
     return n ? HZP_OK : hzp_fail(reterr, HZP_ENOENT, "there is no lesson %lld", (long long)id);
+}
+
+int hzp_sample_log_lesson_of(struct hzp_sample_log *log, int64_t first,
+                             struct hzp_logged_lesson *ret, struct hzp_err_text *reterr)
+{
+    HZP_LOCKED(&log->lock);
+    int32_t n = read_lessons(log, 1, INT64_MAX, first, 1, ret, reterr);
+    HZP_TRY(n);
+    return n ? HZP_OK
+             : hzp_fail(reterr, HZP_ENOENT, "no lesson begins with example %lld", (long long)first);
 }
 
 int32_t hzp_sample_log_read_range(struct hzp_sample_log *log, int64_t first, int64_t last,

@@ -174,7 +174,7 @@ struct hzp_choice {
     size_t sent_bytes;
     int32_t sent_tokens;
     bool opened, closed;
-    /* relayed streams: tokens, and the end, that its journal has (journal.h) */
+    /* relayed streams: tokens, and the end, that its journal has (journal.c) */
     int32_t noted;
     bool noted_end;
 };

@@ -2,13 +2,11 @@
 /* POST /v1/completions, /v1/chat/completions, /v1/responses, /v1/messages,
  * /v1/embeddings and /v1/score. */
 #include "api/http/routes/blocks.h"
-#include "api/http/routes/demands.h"
+#include "api/http/routes/answer.h"
 #include "api/http/routes/feedback.h"
 #include "api/http/routes/field_table.h"
-#include "api/http/routes/journal.h"
 #include "api/http/routes/metrics.h"
 #include "api/http/routes/routes.h"
-#include "api/http/routes/structure_wait.h"
 #include "api/http/wire/fields.h"
 #include "base/hash.h"
 

@@ -4,9 +4,9 @@
  *
  * The I/O thread calls read_events() whenever it has sent its buffer or was woken; without
  * something to send the exchange is parked.  A token has an event of its own.  Those of several
- * steps are written in one piece when the stream was woken for all of them (api/http/wire/join.h),
+ * steps are written in one piece when the stream was woken for all of them (wire/join.c),
  * or its client reads slowly.  An error after the header becomes an event. */
-#include "api/http/routes/journal.h"
+#include "api/http/routes/answer.h"
 #include "base/utf8.h"
 
 enum {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "api/http/routes/demands.h"
+#include "api/http/routes/answer.h"
 
 #include "api/http/routes/taught.h"
 #include "api/http/wire/fields.h"

@@ -22,12 +22,11 @@ static int read_inputs(const json_t *body, const struct hzp_engine *engine,
     json_t *input = json_object_get(body, "input");
     if (!input || json_is_null(input))
         return hzp_wrong(reterr, "input", "is missing");
-    json_t *asks = json_pack("{s:O, s:i}", "prompt", input, "max_tokens", 0);
+    json_auto_t *asks = json_pack("{s:O, s:i}", "prompt", input, "max_tokens", 0);
     for (int i = 0; i < HZP_COUNT(names); i++)
         if (json_object_get(body, names[i]))
             json_object_set(asks, names[i], json_object_get(body, names[i]));
     int r = hzp_completion_parse(asks, engine, ret, reterr);
-    json_decref(asks);
     if (r < 0 && reterr) {
         rename_prompt(reterr->text);
         rename_prompt(reterr->param);

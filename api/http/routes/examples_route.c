@@ -3,7 +3,6 @@
  *
  * 202 once they are committed to the log, also if a version that learned them serves by then; with
  * wait=served, 200 as soon as such a version serves, or 202 when the time is over. */
-#include "api/http/routes/route.h"
 #include "api/http/routes/routes.h"
 #include "api/http/routes/taught.h"
 #include "api/http/wire/target.h"
@@ -71,25 +70,36 @@ static int64_t add_unlearned(const struct hzp_engine *engine, int64_t first, int
 static enum MHD_Result reply(struct hzp_exchange *x, unsigned status, int64_t first, int64_t last,
                              bool done, uint64_t version, json_t *warnings)
 {
+    const struct hzp_engine *engine = x->server->engine;
     struct hzp_weights_stats stats;
-    hzp_weights_read_stats(x->server->engine->parts.weights, &stats);
+    hzp_weights_read_stats(engine->parts.weights, &stats);
     x->version = version;
     x->staleness = stats.staleness;
     if (done)
-        hzp_state_tell(x->server->engine->state, last);
+        hzp_state_tell(engine->state, last);
     json_t *json = json_pack("{s:s, s:I, s:I, s:I, s:b, s:I}", "object", "fine_tuning.examples",
                              "first", (json_int_t)first, "last", (json_int_t)last, "accepted",
                              (json_int_t)(last - first + 1), "served", done, "weights_version",
                              (json_int_t)version);
     char after[HZP_AFTER_BYTES];
     json_object_set_new(json, "after", json_string(hzp_after_text(x->server->taught, last, after)));
-    add_outlook(x->server->engine, done, json);
-    json_t *effect = hzp_effects_found(x->server->engine->effects, first);
-    json_object_set_new(json, "effect", effect ? effect : json_null());
+    add_outlook(engine, done, json);
+    json_object_set_new(json, "effect",
+                        hzp_effects_tell(engine->effects, engine->state, first, done));
     json_object_set_new(json, "warnings", warnings);
-    json_object_set_new(json, "reason", hzp_state_reason(x->server->engine->state, first, last));
-    if (add_unlearned(x->server->engine, first, last, json) > 0)
+    json_object_set_new(json, "reason", hzp_state_reason(engine->state, first, last));
+    if (add_unlearned(engine, first, last, json) > 0)
         json_object_set_new(json, "served", json_false());
+    struct hzp_logged_lesson lesson;
+    struct hzp_err_text err;
+    if (json_is_null(json_object_get(json, "reason")) &&
+        json_array_size(json_object_get(json, "skipped")) &&
+        hzp_state_lesson_of(engine->state, first, &lesson, &err) == HZP_OK)
+        json_object_set_new(json, "reason",
+                            json_sprintf("lesson %" PRId64 " was taken back: POST /v1/undo "
+                                         "{\"lesson\": %" PRId64
+                                         ", \"redo\": true} teaches it again",
+                                         lesson.id, lesson.id));
     return hzp_reply_json(x, status, json);
 }
 
@@ -124,18 +134,14 @@ static enum MHD_Result wait_served(struct hzp_exchange *x, int64_t first, int64_
     return hzp_wait(x, hzp_query_number(x, "timeout"), &w->waiting, look);
 }
 
-static const char key_header[] = "idempotency-key";
-
-/* The key that makes a repeated body recognisable.  False: an error was answered. */
-static bool read_key(struct hzp_exchange *x, const char **ret_key, enum MHD_Result *ret)
+int hzp_read_key(struct hzp_exchange *x, const char **ret, struct hzp_err_text *reterr)
 {
-    const char *key = *ret_key = hzp_exchange_header(x, key_header);
-    size_t length = key ? strlen(key) : 0;
-    if (!key || (length > 0 && length <= KEY_BYTES_MAX))
-        return true;
-    *ret = hzp_reply_error(x, MHD_HTTP_BAD_REQUEST, key_header, NULL,
-                           "idempotency-key must have 1 to %d bytes", KEY_BYTES_MAX);
-    return false;
+    static const char name[] = "idempotency-key";
+    *ret = hzp_exchange_header(x, name);
+    size_t length = *ret ? strlen(*ret) : 1;
+    return length > 0 && length <= KEY_BYTES_MAX
+               ? HZP_OK
+               : hzp_wrong(reterr, name, "must have 1 to %d bytes", KEY_BYTES_MAX);
 }
 
 /* Pool or I/O thread: the exchange ends before its answer. */
@@ -177,14 +183,13 @@ static enum MHD_Result accept_read(struct hzp_exchange *x, bool *ret_parked)
 {
     struct hzp_engine *engine = x->server->engine;
     int64_t first = 0, last = 0;
-    enum MHD_Result answered;
     const char *key, *session = hzp_exchange_header(x, "x-hzpserve-session");
     struct hzp_err_text err = {0};
     *ret_parked = false;
     if (session && hzp_session_check(session, &err) < 0)
         return hzp_reply_fail(x, HZP_EINVAL, &err);
-    if (!read_key(x, &key, &answered))
-        return answered;
+    if (hzp_read_key(x, &key, &err) < 0)
+        return hzp_reply_fail(x, HZP_EINVAL, &err);
     hzp_effects_prepare(engine->effects);
     int r = hzp_state_accept_read(engine->state, x->later, key, session, &first, &last, &err);
     int32_t count;

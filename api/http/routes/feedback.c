@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "api/http/routes/feedback.h"
 
-#include "api/http/routes/route.h"
 #include "api/http/routes/routes.h"
 #include "api/http/routes/taught.h"
 #include "api/http/wire/fields.h"
@@ -20,7 +19,7 @@ struct noted {
 };
 
 struct hzp_feedback {
-    struct hzp_trials *trials;
+    const struct hzp_engine *engine;
     struct hzp_lock lock;
     /* under lock */
     struct noted *answer;    /* [HZP_FEEDBACK_ANSWERS] the n-th: at n % HZP_FEEDBACK_ANSWERS */
@@ -29,11 +28,11 @@ struct hzp_feedback {
     struct hzp_feedback_stats stats;
 };
 
-struct hzp_feedback *hzp_feedback_create(struct hzp_trials *trials, size_t receipt_bytes)
+struct hzp_feedback *hzp_feedback_create(const struct hzp_engine *engine)
 {
     struct hzp_feedback *f = hzp_xcalloc(1, sizeof(*f));
-    f->bytes_max = receipt_bytes;
-    f->trials = trials;
+    f->bytes_max = (size_t)engine->config.settings->learning.receipts;
+    f->engine = engine;
     f->answer = hzp_xcalloc(HZP_FEEDBACK_ANSWERS, sizeof(*f->answer));
     hzp_lock_init(&f->lock, HZP_LOCK_FEEDBACK);
     return f;
@@ -97,8 +96,28 @@ static void add(struct hzp_feedback *f, const struct noted *noted)
         drop(f, &f->answer[f->dropped % HZP_FEEDBACK_ANSWERS]);
 }
 
+/* Hands an answer to training, if one version has given all of it, with all layers. */
+static void compare(const struct hzp_engine *engine, const struct hzp_choice *choice)
+{
+    const struct hzp_request *rq = choice->rq;
+    struct hzp_trainer *trainer = engine->parts.trainer;
+    uint64_t version = choice->seen ? rq->out[0].prompt_version : 0;
+    if (!trainer || !version || rq->demands.depth || atomic_load(&rq->stale_tokens) ||
+        !hzp_trainer_compares(trainer))
+        return;
+    for (int32_t i = 0; i < choice->seen; i++)
+        if (rq->out[i].version != version || rq->out[i].prompt_version != version)
+            return;
+    struct hzp_sample *s = receipt_of(choice);
+    for (int32_t i = rq->prompt_count; i < s->count; i++)
+        s->how[i].kind = HZP_LOSS_IS;
+    hzp_trainer_compare(trainer, s, version);
+    hzp_loop_poke(engine->parts.loop);
+}
+
 void hzp_feedback_note(struct hzp_feedback *f, const char *id, const struct hzp_completion *c)
 {
+    compare(f->engine, &c->choice[0]);
     for (int32_t i = 0; i < (f->bytes_max ? c->choices : 1); i++) {
         const struct hzp_choice *choice = &c->choice[i]; /* all are on one side */
         const struct hzp_request *rq = choice->rq;
@@ -142,8 +161,8 @@ bool hzp_feedback_score(struct hzp_feedback *f, const char *id, double score, ui
         f->stats.scores++;
         f->stats.sum += score;
         /* under the lock: scores of one answer arrive in order */
-        if (f->trials && a->trial)
-            hzp_trials_note(f->trials, a->trial, a->on_trial,
+        if (f->engine->trials && a->trial)
+            hzp_trials_note(f->engine->trials, a->trial, a->on_trial,
                             &(struct hzp_trial_side){.scores = !scored,
                                                      .score = scored ? score - before : score});
     }

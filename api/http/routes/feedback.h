@@ -19,11 +19,12 @@ enum { HZP_FEEDBACK_ANSWERS = 4096 };
 
 struct hzp_feedback;
 
-/* trials: borrowed; NULL: versions are not compared.  receipt_bytes: for all receipts. */
-struct hzp_feedback *hzp_feedback_create(struct hzp_trials *trials, size_t receipt_bytes);
+/* engine: borrowed. */
+struct hzp_feedback *hzp_feedback_create(const struct hzp_engine *engine);
 void hzp_feedback_destroy(struct hzp_feedback *f); /* NULL: no effect */
 
-/* Before the client can have the answer: c has ended, or its client has left. */
+/* Before the client can have the answer: c has ended, or its client has left.  Training may compare
+ * it with what it computes itself (hzp_trainer_compare). */
 void hzp_feedback_note(struct hzp_feedback *f, const char *id, const struct hzp_completion *c);
 
 /* Gives the answer a score.  False: there is none with this id. */

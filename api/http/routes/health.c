@@ -3,8 +3,6 @@
  * and has not come back, or training has stopped (the weights are not finite), or the disk cannot
  * be written, or a replica is not there: requests are served; or the newest ended because logits
  * are not finite. */
-#include "api/http/routes/replicas_route.h"
-#include "api/http/routes/route.h"
 #include "api/http/routes/routes.h"
 
 /* Whether no request could be answered since one of logits that are not finite. */

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "api/http/routes/journal.h"
+#include "api/http/routes/answer.h"
 
 #include "base/hash.h"
 

@@ -7,9 +7,8 @@
  *      {"version": V}                makes a version serve again: a number, a name, or "original"
  *
  * Taking back is a job (api/learn/versions.h): the answer waits for it, for ?timeout= seconds. */
-#include "api/http/routes/route.h"
 #include "api/http/routes/routes.h"
-#include "api/http/routes/versions_route.h"
+#include "base/hash.h"
 
 #include "api/http/wire/fields.h"
 #include "api/learn/audit.h"
@@ -30,15 +29,16 @@ static json_t *lesson_json(struct hzp_exchange *x, const struct hzp_logged_lesso
     struct hzp_state *s = x->server->engine->state;
     enum hzp_lesson_state status = hzp_lesson_state(s, lesson, stats.learned_through);
     bool rejected = status == HZP_LESSON_REJECTED;
-    return json_pack("{s:s, s:I, s:I, s:I, s:I, s:o, s:o, s:s, s:o, s:o?}", "object", "lesson",
-                     "id", (json_int_t)lesson->id, "first", (json_int_t)lesson->first, "last",
-                     (json_int_t)lesson->last, "examples",
-                     (json_int_t)(lesson->last - lesson->first + 1), "taught_unix_ms",
-                     lesson->unix_ms ? json_integer((json_int_t)lesson->unix_ms) : json_null(),
-                     "session", lesson->session[0] ? json_string(lesson->session) : json_null(),
-                     "state", hzp_lesson_state_name(status), "reason",
-                     rejected ? hzp_state_reason(s, lesson->first, lesson->last) : json_null(),
-                     "effect", hzp_state_effect(s, lesson->first));
+    return json_pack(
+        "{s:s, s:I, s:I, s:I, s:I, s:o, s:o, s:s, s:o, s:o}", "object", "lesson", "id",
+        (json_int_t)lesson->id, "first", (json_int_t)lesson->first, "last",
+        (json_int_t)lesson->last, "examples", (json_int_t)(lesson->last - lesson->first + 1),
+        "taught_unix_ms", lesson->unix_ms ? json_integer((json_int_t)lesson->unix_ms) : json_null(),
+        "session", lesson->session[0] ? json_string(lesson->session) : json_null(), "state",
+        hzp_lesson_state_name(status), "reason",
+        rejected ? hzp_state_reason(s, lesson->first, lesson->last) : json_null(), "effect",
+        hzp_effects_tell(x->server->engine->effects, s, lesson->first,
+                         status == HZP_LESSON_LEARNED));
 }
 
 static bool is_wanted(struct hzp_exchange *x, const struct hzp_logged_lesson *lesson,
@@ -199,16 +199,17 @@ static int read_asked(const json_t *body, struct asked *ret, struct hzp_err_text
     return HZP_OK;
 }
 
-static int go_back(struct hzp_exchange *x, const char *version, struct hzp_err_text *reterr)
+static int go_back(struct hzp_exchange *x, const char *version, uint64_t token,
+                   struct hzp_err_text *reterr)
 {
-    struct hzp_version_job job = {.kind = HZP_JOB_ACTIVATE};
+    struct hzp_version_job job = {.kind = HZP_JOB_ACTIVATE, .token = token};
     HZP_TRY(hzp_state_find(x->server->engine->state, version, &job.version, reterr));
     return hzp_job_run(x, &job, "undo", json_pack("{s:I}", "version", (json_int_t)job.version),
                        reterr);
 }
 
 static int teach_again(struct hzp_exchange *x, const struct hzp_logged_lesson *lesson,
-                       struct hzp_err_text *reterr)
+                       const struct hzp_body_key *key, struct hzp_err_text *reterr)
 {
     struct hzp_state *s = x->server->engine->state;
     struct hzp_logged_lesson again = *lesson;
@@ -218,22 +219,35 @@ static int teach_again(struct hzp_exchange *x, const struct hzp_logged_lesson *l
                                lesson->id);
     struct hzp_engine *engine = x->server->engine;
     hzp_effects_prepare(engine->effects);
-    HZP_TRY(hzp_state_teach_again(s, lesson, &again.first, &again.last, reterr));
+    HZP_TRY(hzp_state_teach_again(s, lesson, key, &again.first, &again.last, reterr));
     hzp_effects_note(engine->effects, again.first, again.last, NULL, 0);
     hzp_loop_poke(engine->parts.loop);
     hzp_route_audit(x, "redo",
                     json_pack("{s:I, s:I, s:I}", "lesson", (json_int_t)lesson->id, "first",
                               (json_int_t)again.first, "last", (json_int_t)again.last));
-    HZP_TRY(hzp_state_lesson(s, 0, &again, reterr));
+    HZP_TRY(hzp_state_lesson_of(s, again.first, &again, reterr));
     return hzp_reply_json(x, MHD_HTTP_ACCEPTED, lesson_json(x, &again));
 }
 
+/* again: a body with this key has asked for it before. */
 static int take_back(struct hzp_exchange *x, const struct hzp_logged_lesson *lesson,
+                     const struct hzp_body_key *key, bool again, uint64_t token,
                      struct hzp_err_text *reterr)
 {
     struct hzp_state *s = x->server->engine->state;
     enum hzp_lesson_state status = hzp_lesson_state(s, lesson, INT64_MAX);
-    if (!hzp_lesson_counts(s, lesson))
+    struct hzp_version_job job = {.kind = HZP_JOB_UNDO,
+                                  .example = lesson->first,
+                                  .example_last = lesson->last,
+                                  .token = token};
+    bool counts = hzp_lesson_counts(s, lesson);
+    if (!counts && again) { /* by a job that is forgotten, or of an earlier process */
+        job.state = HZP_JOB_DONE;
+        job.skipped_from = lesson->first;
+        job.skipped_to = lesson->last;
+        return hzp_reply_job(x, &job);
+    }
+    if (!counts)
         return hzp_reply_error(x, MHD_HTTP_CONFLICT, "lesson", NULL,
                                "lesson %" PRId64 " is %s already%s", lesson->id,
                                hzp_lesson_state_name(status),
@@ -241,8 +255,8 @@ static int take_back(struct hzp_exchange *x, const struct hzp_logged_lesson *les
                                    ? ": {\"lesson\": N, \"redo\": true}, or hzpserve undo N redo, "
                                      "teaches it again"
                                    : "");
-    struct hzp_version_job job = {
-        .kind = HZP_JOB_UNDO, .example = lesson->first, .example_last = lesson->last};
+    if (key->key && !again)
+        HZP_TRY(hzp_state_note_undo(s, key, lesson->id, reterr));
     return hzp_job_run(x, &job, "undo", json_pack("{s:I}", "lesson", (json_int_t)lesson->id),
                        reterr);
 }
@@ -251,9 +265,21 @@ int hzp_route_undo(struct hzp_exchange *x, struct hzp_err_text *reterr)
 {
     struct hzp_logged_lesson lesson;
     struct asked asked = {.lesson = 0};
+    struct hzp_state *s = x->server->engine->state;
+    struct hzp_body_key key = {.digest = hzp_fnv(HZP_FNV, "undo", 4)};
     HZP_TRY(read_asked(x->asked, &asked, reterr));
+    HZP_TRY(hzp_read_key(x, &key.key, reterr));
+    if (x->body)
+        key.digest = hzp_fnv(key.digest, x->body, x->bytes);
+    uint64_t token = key.key ? hzp_fnv(key.digest, key.key, strlen(key.key)) : 0;
+    uint64_t job = hzp_state_job_of(s, token);
+    if (job)
+        return hzp_job_wait(x, job);
     if (asked.version)
-        return go_back(x, asked.version, reterr);
-    HZP_TRY(hzp_state_lesson(x->server->engine->state, asked.lesson, &lesson, reterr));
-    return asked.redo ? teach_again(x, &lesson, reterr) : take_back(x, &lesson, reterr);
+        return go_back(x, asked.version, token, reterr);
+    int again = asked.redo ? 0 : hzp_state_undone_by(s, &key, &asked.lesson, reterr);
+    HZP_TRY(again);
+    HZP_TRY(hzp_state_lesson(s, asked.lesson, &lesson, reterr));
+    return asked.redo ? teach_again(x, &lesson, &key, reterr)
+                      : take_back(x, &lesson, &key, again, token, reterr);
 }

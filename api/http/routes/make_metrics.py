@@ -1,26 +1,32 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """Makes metric_rows.c of metrics.json, which has the type and the help of each metric, and of most where their values
-come from (metrics_text.h), while the program is built.
+come from (metrics.h), while the program is built.
 
     make_metrics.py metrics.json metric_rows.c
 
-A source is one of those in metrics_text.h, or an object with one label and for each of its values a source, or
+A source is one of those in metrics.h, or an object with one label and for each of its values a source, or
 {"each": array, "count": its elements, "name": a function's of them}: without a name elements have their numbers.
 """
 import json
 import sys
 
-HEADERS = ["api/http/routes/feedback.h", "api/http/routes/metrics_text.h", "api/http/wire/door.h",
+HEADERS = ["api/http/routes/feedback.h", "api/http/routes/metrics.h", "api/http/wire/door.h",
            "api/http/wire/http.h", "api/learn/outlook.h", "nanobatch/split/split.h", "serve/budget.h", "serve/lookup.h"]
 
 
 def value(field):
-    """The C expression of SOURCE.FIELD, or of a difference of two."""
-    if " - " in field:
-        return " - ".join(value(each) for each in field.split(" - "))
+    """The C expression of SOURCE.FIELD, or of a difference or quotient of two."""
+    for sign in (" - ", " / "):
+        if sign in field:
+            return sign.join(value(each) for each in field.split(sign))
     name = "from->%s" % field.rstrip("?").replace(".", "->", 1)
     return "(double)%s%s" % (name, " * 1e-9" if name.endswith("_ns") else "")
+
+
+def condition(field):
+    """Without which the value is left out: that it is finite (SOURCE.FIELD?), or not divided by 0."""
+    return "if (isfinite(%s)) " % value(field) if field.endswith("?") or " / " in field else ""
 
 
 def puts(name, kind, source):
@@ -37,7 +43,7 @@ def puts(name, kind, source):
                 label, "name" if number else fields["name"] + "(i)", value(fields["each"]))
             return
         for text, field in fields.items():
-            yield 'hzp_page_labelled(p, "%s", "%s", %s);' % (label, text, value(field))
+            yield '%shzp_page_labelled(p, "%s", "%s", %s);' % (condition(field), label, text, value(field))
     elif source.startswith("sum "):
         array, count = source.removeprefix("sum ")[:-1].split("[")
         yield "double sum = 0; for (int i = 0; i < %s; i++) sum += %s[i];" % (count, value(array))
@@ -45,8 +51,7 @@ def puts(name, kind, source):
     elif kind == "histogram":
         yield 'hzp_page_histogram(p, "%s", &from->%s);' % (name, source.replace(".", "->", 1))
     else:
-        condition = "if (isfinite(%s)) " % value(source) if source.endswith("?") else ""
-        yield '%shzp_page_put(p, "%s", %s);' % (condition, name, value(source))
+        yield '%shzp_page_put(p, "%s", %s);' % (condition(source), name, value(source))
 
 
 def source_of(source):

@@ -2,8 +2,6 @@
 #include "api/http/routes/metrics.h"
 
 #include "api/http/routes/feedback.h"
-#include "api/http/routes/metrics_text.h"
-#include "api/http/routes/replicas_route.h"
 #include "api/http/routes/routes.h"
 #include "api/learn/outlook.h"
 #include "base/file.h"
@@ -197,7 +195,6 @@ static void serving(struct hzp_page *p, struct hzp_server *server)
     struct hzp_scheduler_stats s;
     hzp_scheduler_read_stats(server->engine->parts.scheduler, &s);
     hzp_page_sources(p, &(struct hzp_metric_sources){.scheduler = &s});
-    hzp_page_put(p, "hzpserve_shed_requests_total", (double)server->shed);
     hzp_page_head(p, "vllm:engine_sleep_state");
     hzp_page_labelled(p, "sleep_state", "awake", 1);
     hzp_page_labelled(p, "sleep_state", "weights_offloaded", 0);
@@ -269,38 +266,10 @@ static void versions(struct hzp_page *p, struct hzp_server *server)
 /* What the comparison of versions on trial with the current one has come to. */
 static void put_trials(struct hzp_page *p, struct hzp_trials *trials)
 {
-    static const char *const side[] = {"current", "trial"};
     struct hzp_trials_stats s;
     hzp_trials_read(trials, &s);
-    hzp_page_head(p, "hzpserve_trials_total");
-    for (int i = HZP_TRIAL_PROMOTED; i <= HZP_TRIAL_WITHDRAWN; i++)
-        hzp_page_labelled(p, "end", hzp_trial_end_name((enum hzp_trial_end)i), (double)s.ended[i]);
+    hzp_page_sources(p, &(struct hzp_metric_sources){.trials = &s});
     hzp_page_put(p, "hzpserve_trial_version", (double)hzp_trials_running(trials));
-    hzp_page_head(p, "hzpserve_trial_requests");
-    for (int i = 0; i < 2; i++)
-        hzp_page_labelled(p, "side", side[i], (double)s.newest.side[i].ended);
-    hzp_page_head(p, "hzpserve_trial_logprob");
-    for (int i = 0; i < 2; i++)
-        if (s.newest.side[i].tokens)
-            hzp_page_labelled(p, "side", side[i],
-                              s.newest.side[i].logprob / (double)s.newest.side[i].tokens);
-    hzp_page_head(p, "hzpserve_trial_score");
-    for (int i = 0; i < 2; i++)
-        if (s.newest.side[i].scores)
-            hzp_page_labelled(p, "side", side[i], s.newest.side[i].score / s.newest.side[i].scores);
-}
-
-static void ratios(struct hzp_page *p, const struct hzp_ratio_stats *r)
-{
-    double n = (double)r->rows;
-    if (!r->rows)
-        return;
-    hzp_page_put(p, "hzpserve_train_ratio_mean", r->sum / n);
-    hzp_page_put(p, "hzpserve_train_ratio_max", r->max);
-    hzp_page_put(p, "hzpserve_train_ratio_clipped", (double)r->clipped / n);
-    hzp_page_put(p, "hzpserve_train_ratio_k1", r->k1 / n);
-    hzp_page_put(p, "hzpserve_train_ratio_k3", r->k3 / n);
-    hzp_page_put(p, "hzpserve_train_entropy", r->entropy / n);
 }
 
 /* How well training uses the device. */
@@ -344,7 +313,8 @@ static void training(struct hzp_page *p, struct hzp_server *server)
                                                      .state = &kept,
                                                      .gate = hzp_state_gate(e->state) ? &t : NULL});
     use(p, &t);
-    ratios(p, &t.ratios);
+    if (t.ratios.rows)
+        hzp_page_put(p, "hzpserve_train_ratio_max", t.ratios.max);
     if (t.path_layers)
         hzp_page_put(p, "hzpserve_train_path_layers", t.path_layers);
     when_learned(p, e);
@@ -501,14 +471,10 @@ static void connections(struct hzp_page *p, struct hzp_server *server)
 {
     struct hzp_door_stats d;
     hzp_door_read_stats(server->door, &d);
-    hzp_page_sources(p, &(struct hzp_metric_sources){.door = &d});
-    hzp_page_put(p, "hzpserve_connections_max", (double)server->settings->connections_max);
-    hzp_page_put(p, "hzpserve_body_bytes", (double)atomic_load(&server->bodies));
-    hzp_page_put(p, "hzpserve_unknown_fields_total", (double)atomic_load(&server->unknown.fields));
+    hzp_page_sources(p, &(struct hzp_metric_sources){.door = &d, .server = server});
     hzp_page_put(p, "hzpserve_http_cpu_seconds_total", http_seconds());
     hzp_page_put(p, "hzpserve_stream_join_seconds",
                  (double)hzp_notify_window(server->notify) * 1e-9);
-    hzp_page_put(p, "hzpserve_stream_tokens_joined_total", (double)atomic_load(&server->joined));
 }
 
 static void grammars(struct hzp_page *p, struct hzp_server *server)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "api/http/routes/metrics_text.h"
+#include "api/http/routes/metrics.h"
 
 static int by_name(const void *name, const void *row)
 {

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "api/http/routes/operator.h"
+#include "api/http/routes/routes.h"
 
 #include "base/log.h"
-#include "mesh/launch/life.h"
+#include "mesh/launch/launch.h"
 
 void hzp_operator_keep(struct hzp_engine *engine)
 {

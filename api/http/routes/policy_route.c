@@ -5,8 +5,6 @@
  * A PATCH is checked whole before any of it is applied; it takes effect at the engine's next
  * step. */
 #include "api/http/routes/field_table.h"
-#include "api/http/routes/operator.h"
-#include "api/http/routes/route.h"
 #include "api/http/routes/routes.h"
 #include "api/http/wire/fields.h"
 #include "nanobatch/split/split.h"

@@ -1,13 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* GET /v1/ranks: ranks that serve.  POST /v1/ranks/{rank}/drain, /resume. */
-#include "api/http/routes/replicas_route.h"
-
-#include "api/http/routes/metrics_text.h"
-#include "api/http/routes/operator.h"
-#include "api/http/routes/route.h"
 #include "api/http/routes/routes.h"
 
-#include "mesh/launch/life.h"
+#include "api/http/routes/metrics.h"
+
+#include "mesh/launch/launch.h"
 
 static json_t *rank_json(int rank, const struct hzp_front_rank *is)
 {

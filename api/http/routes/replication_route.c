@@ -11,9 +11,7 @@
  * them want the admin key, if there is one: units are the model. */
 #include "api/learn/replication.h"
 
-#include "api/http/routes/route.h"
 #include "api/http/routes/routes.h"
-#include "api/http/routes/versions_route.h"
 #include "api/http/wire/fields.h"
 
 /* ---- paths ---- */

@@ -9,8 +9,7 @@
  * All want the key that may teach: what is learned changes the model for everybody, and the texts
  * that are shown are other clients'. */
 #include "api/http/routes/completion.h"
-#include "api/http/routes/metrics_text.h"
-#include "api/http/routes/route.h"
+#include "api/http/routes/metrics.h"
 #include "api/http/routes/routes.h"
 #include "api/http/wire/fields.h"
 

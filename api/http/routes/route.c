@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "api/http/routes/route.h"
+#include "api/http/routes/routes.h"
 
 #include "api/http/routes/field_table.h"
 #include "api/http/wire/fields.h"

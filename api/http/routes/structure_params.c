@@ -55,11 +55,9 @@ static int add_bad(const struct hzp_engine *engine, const char *prefix, const ch
     if (size > WORD_MAX)
         return hzp_fail(reterr, HZP_EINVAL, "bad_words: \"%.32s...\" has more than %d bytes", word,
                         WORD_MAX);
-    char *text = hzp_xmalloc(size);
+    HZP_FREED char *text = hzp_xmalloc(size);
     snprintf(text, size, "%s%s", prefix, word);
-    int r = hzp_tokenizer_encode(engine->parts.tok, text, size - 1, 0, INT32_MAX, ids, reterr);
-    free(text);
-    HZP_TRY(r);
+    HZP_TRY(hzp_tokenizer_encode(engine->parts.tok, text, size - 1, 0, INT32_MAX, ids, reterr));
     if (ids->n - before > HZP_BAD_TOKENS_MAX)
         return hzp_fail(reterr, HZP_EINVAL, "bad_words: \"%.32s...\" has more than %d tokens", word,
                         HZP_BAD_TOKENS_MAX);

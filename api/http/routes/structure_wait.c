@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "api/http/routes/structure_wait.h"
+#include "api/http/routes/answer.h"
 
 struct wait {
     struct hzp_exchange *x;

@@ -13,9 +13,7 @@
  * answer waits for it, for ?timeout= seconds, and is 200 when it is done, 202 when it is not. */
 #include "api/http/routes/feedback.h"
 #include "api/http/routes/field_table.h"
-#include "api/http/routes/route.h"
 #include "api/http/routes/routes.h"
-#include "api/http/routes/versions_route.h"
 
 #include "api/http/wire/fields.h"
 #include "api/learn/audit.h"
@@ -158,7 +156,7 @@ static bool ended(const struct hzp_version_job *job)
     return job->state == HZP_JOB_DONE || job->state == HZP_JOB_FAILED;
 }
 
-static enum MHD_Result reply_job(struct hzp_exchange *x, const struct hzp_version_job *job)
+enum MHD_Result hzp_reply_job(struct hzp_exchange *x, const struct hzp_version_job *job)
 {
     struct hzp_err_text err = {.param = ""};
     int status = job->state == HZP_JOB_FAILED ? hzp_http_status(job->code) : MHD_HTTP_OK;
@@ -189,8 +187,16 @@ static bool look(struct hzp_waiting *waiting, bool left, bool over, enum MHD_Res
         return false;
     hzp_state_hold_job(state, w->job, false);
     if (!left)
-        *ret = reply_job(waiting->x, &job);
+        *ret = hzp_reply_job(waiting->x, &job);
     return true;
+}
+
+int hzp_job_wait(struct hzp_exchange *x, uint64_t id)
+{
+    struct waiter *w = hzp_xcalloc(1, sizeof(*w));
+    w->job = id;
+    hzp_state_hold_job(x->server->engine->state, id, true);
+    return hzp_wait(x, hzp_query_number(x, "timeout"), &w->waiting, look);
 }
 
 int hzp_job_run(struct hzp_exchange *x, const struct hzp_version_job *asked, const char *action,
@@ -203,12 +209,9 @@ int hzp_job_run(struct hzp_exchange *x, const struct hzp_version_job *asked, con
         json_decref(what);
         return hzp_reply_conflict(x, r, reterr);
     }
-    hzp_state_hold_job(state, id, true);
     json_object_set_new(what, "job", json_integer((json_int_t)id));
     hzp_route_audit(x, action, what);
-    struct waiter *w = hzp_xcalloc(1, sizeof(*w));
-    w->job = id;
-    return hzp_wait(x, hzp_query_number(x, "timeout"), &w->waiting, look);
+    return hzp_job_wait(x, id);
 }
 
 int hzp_route_job(struct hzp_exchange *x, struct hzp_err_text *reterr)

@@ -1,9 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* GET /v1/weights: all kept version records, newest first, and the current staleness. */
-#include "api/http/routes/replicas_route.h"
-#include "api/http/routes/route.h"
 #include "api/http/routes/routes.h"
-#include "api/http/routes/versions_route.h"
 
 enum { RECORDS_MAX = 4096 };
 

@@ -190,6 +190,13 @@ static void take_extension(struct hzp_framing *f, char c)
         f->part = c == '"' ? QUOTED : c == '\r' ? SIZE_LF : EXTENSION;
 }
 
+static void take_chunk_cr(struct hzp_framing *f, char c)
+{
+    f->part = CHUNK_LF;
+    if (c != '\r')
+        fail(f, "a chunk does not end in CRLF");
+}
+
 static void end_size(struct hzp_framing *f)
 {
     f->trailer = !f->left;
@@ -214,38 +221,20 @@ static void take_lf(struct hzp_framing *f, char c)
 
 static void take(struct hzp_framing *f, char c)
 {
-    switch ((enum part)f->part) {
-    case BETWEEN:
-        begin_request(f, c);
-        break;
-    case REQUEST_LINE:
-        take_request_line(f, c);
-        break;
-    case NAME:
-        take_name(f, c);
-        break;
-    case VALUE:
-        take_value(f, c);
-        break;
-    case SIZE:
-        take_size(f, c);
-        break;
-    case EXTENSION:
-    case QUOTED:
-    case ESCAPED:
-        take_extension(f, c);
-        break;
-    case CHUNK_CR:
-        f->part = CHUNK_LF;
-        if (c != '\r')
-            fail(f, "a chunk does not end in CRLF");
-        break;
-    default:
-        if (f->part == VALUE_LF && c == '\n')
-            end_value(f);
-        if (f->part != BROKEN)
-            take_lf(f, c);
+    static void (*const takes[])(struct hzp_framing * f, char c) = {
+        [BETWEEN] = begin_request,  [REQUEST_LINE] = take_request_line,
+        [NAME] = take_name,         [VALUE] = take_value,
+        [SIZE] = take_size,         [EXTENSION] = take_extension,
+        [QUOTED] = take_extension,  [ESCAPED] = take_extension,
+        [CHUNK_CR] = take_chunk_cr, [BROKEN] = NULL};
+    if (takes[f->part]) {
+        takes[f->part](f, c);
+        return;
     }
+    if (f->part == VALUE_LF && c == '\n')
+        end_value(f);
+    if (f->part != BROKEN)
+        take_lf(f, c);
 }
 
 void hzp_framing_read(struct hzp_framing *f, const char *data, size_t bytes)

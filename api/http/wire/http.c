@@ -87,7 +87,7 @@ static bool changes_something(const char *method)
     return strcmp(method, "GET") && strcmp(method, "HEAD") && strcmp(method, "OPTIONS");
 }
 
-/* Whether a stream that the relay says to go on with (journal.h) can be one. */
+/* Whether a stream that the relay says to go on with (journal.c) can be one. */
 static bool announce_journal(struct hzp_exchange *x)
 {
     const char *text = header(x->connection, "x-hzpserve-resume");

@@ -12,7 +12,7 @@
  *     api/http/wire/notify.h   is told by the engine thread which requests have new tokens, and
  *                              wakes
  *                         the I/O thread of each
- *     api/http/wire/join.h     how long further tokens of a stream wait, to be written together
+ *     api/http/wire/notify.h     how long further tokens of a stream wait, to be written together
  *
  * An exchange that waits is parked: its connection is suspended and costs no thread.  The thread
  * that has news for it calls hzp_exchange_wake(); its I/O thread then continues.  A wake that comes
@@ -34,7 +34,6 @@
 #include "api/http/wire/notify.h"
 #include "api/http/wire/pool.h"
 #include "api/http/wire/request_log.h"
-#include "api/http/wire/unknown.h"
 
 #include <microhttpd.h>
 
@@ -82,7 +81,7 @@ struct hzp_server {
     struct hzp_unknown unknown;
     struct hzp_taught *taught;
     char model[128];       /* the name in requests and answers */
-    bool relayed;          /* all clients come through the launcher's relay (journal.h) */
+    bool relayed;          /* all clients come through the launcher's relay (journal.c) */
     _Atomic uint64_t shed; /* requests that got a smaller depth because many waited */
     int64_t created;       /* unix seconds */
     struct hzp_feedback *feedback;
@@ -118,7 +117,7 @@ struct hzp_exchange {
     int64_t making;             /* the part of `kept` for an answer in progress */
     size_t tree;                /* the part of `charged` for the body's JSON values */
     size_t thrown_away;         /* bytes read of an oversized body */
-    size_t journal;             /* bytes of the body in front of its JSON (journal.h) */
+    size_t journal;             /* bytes of the body in front of its JSON (journal.c) */
     bool resumed;               /* a stream that another rank 0 has begun; journal may be 0 */
     struct hzp_refusal refusal; /* decided before the body was read */
     int status;                 /* the answer's, once there is one */
@@ -150,7 +149,7 @@ struct hzp_exchange {
 enum hzp_answer_kind {
     HZP_ANSWER_SOON,
     HZP_ANSWER_LATE,   /* tokens are computed for it */
-    HZP_ANSWER_STREAM, /* the same; it can be a stream, which a relay resumes (journal.h) */
+    HZP_ANSWER_STREAM, /* the same; it can be a stream, which a relay resumes (journal.c) */
 };
 
 /* What must be so before a handler is called; else the answer is an error. */

@@ -7,23 +7,11 @@
 /* The only table from our error codes to HTTP status codes. */
 int hzp_http_status(int code)
 {
-    switch (code) {
-    case HZP_OK:
-        return MHD_HTTP_OK;
-    case HZP_EINVAL:
-    case HZP_EFORMAT:
-    case HZP_EUNSUP:
-        return MHD_HTTP_BAD_REQUEST;
-    case HZP_ENOENT:
-        return MHD_HTTP_NOT_FOUND;
-    case HZP_EBUSY:
-        return MHD_HTTP_TOO_MANY_REQUESTS;
-    case HZP_ENOMEM:
-    case HZP_ECANCELED:
-        return MHD_HTTP_SERVICE_UNAVAILABLE;
-    default:
-        return MHD_HTTP_INTERNAL_SERVER_ERROR;
-    }
+    static const int status[] = {[-HZP_OK] = 200,     [-HZP_EINVAL] = 400,   [-HZP_EFORMAT] = 400,
+                                 [-HZP_EUNSUP] = 400, [-HZP_ENOENT] = 404,   [-HZP_EBUSY] = 429,
+                                 [-HZP_ENOMEM] = 503, [-HZP_ECANCELED] = 503};
+    bool known = code <= 0 && -code < HZP_COUNT(status) && status[-code];
+    return known ? status[-code] : MHD_HTTP_INTERNAL_SERVER_ERROR;
 }
 
 static const char *error_type(int status)

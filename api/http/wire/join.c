@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "api/http/wire/join.h"
+#include "api/http/wire/notify.h"
 
 static const double OF_PROCESSORS = 0.05, OF_THREADS = 0.5;
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "api/http/wire/port.h"
+#include "api/http/wire/door.h"
 
 #include <arpa/inet.h>
 #include <netdb.h>

@@ -15,7 +15,7 @@
  */
 #pragma once
 
-#include "base/base.h"
+#include "base/thread.h"
 
 enum { HZP_REQUEST_ID_MAX = 64 };
 
@@ -36,3 +36,24 @@ void hzp_request_log(const struct hzp_request_info *info, int status);
 
 /* The same with more at the end of the line: text that begins with a space, or "". */
 void hzp_request_log_more(const struct hzp_request_info *info, int status, const char *more);
+
+/* ---- unknown.c: counts the fields of requests that this server does not have and ignores
+ * (field_table.h says which are refused), and logs each once.
+ *
+ * Bounds: the names that are logged; further ones are only counted. */
+
+enum { HZP_UNKNOWN_NAMES = 64, HZP_UNKNOWN_BYTES = 48 };
+
+struct hzp_unknown {
+    _Atomic uint64_t fields; /* ignored so far */
+    struct hzp_lock lock;
+    /* under lock */
+    char name[HZP_UNKNOWN_NAMES][HZP_UNKNOWN_BYTES];
+    int names;
+};
+
+void hzp_unknown_init(struct hzp_unknown *u);
+void hzp_unknown_fini(struct hzp_unknown *u);
+
+/* A request had the field: counts it, and logs its name if it is the first with it. */
+void hzp_unknown_count(struct hzp_unknown *u, const char *name);

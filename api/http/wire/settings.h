@@ -24,5 +24,5 @@ struct hzp_http_settings {
     int64_t per_address;     /* connections from one address; 0: three quarters of all */
     int64_t idle_seconds;    /* a connection may be silent for so long */
     int64_t receive_seconds; /* a body has to arrive whole within so long */
-    int64_t join_ms;         /* the longest joining window of streams (join.h); 0: none */
+    int64_t join_ms;         /* the longest joining window of streams (join.c); 0: none */
 };

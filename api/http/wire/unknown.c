@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "api/http/wire/unknown.h"
+#include "api/http/wire/request_log.h"
 
 #include "base/log.h"
 

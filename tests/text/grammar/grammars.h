@@ -6,9 +6,9 @@
 #pragma once
 
 #include "base/json.h"
-#include "text/grammar/gbnf.h"
+#include "text/grammar/rules.h"
 #include "text/grammar/grammar.h"
-#include "text/grammar/regex.h"
+#include "text/grammar/regular.h"
 #include "text/grammar/schema.h"
 
 #include <string.h>
