@@ -616,7 +616,12 @@ static inline const int32_t *hzp_attn_pages(const struct hzp_attn_paged_args *a,
     return a->table ? a->table + (size_t)a->line[seg] * stride : a->page + (size_t)seg * stride;
 }
 
+/* Attention over pages may read, and mask, positions that none of a segment's rows sees, from the
+ * last multiple of this number at or before the first one seen.  Pages before it need not exist. */
+enum { HZP_ATTN_BLOCK = 64 };
+
 /* The first position that a row at position pos sees. */
+
 static inline int32_t hzp_attn_first(int32_t window, int32_t pos)
 {
     return window > 0 && pos >= window ? pos - window + 1 : 0;

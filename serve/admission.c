@@ -21,6 +21,7 @@ static const double memory = 1000;
 struct hzp_admission {
     enum hzp_admission_rule rule;
     int32_t pages, page_rows;
+    int32_t bound; /* pages of a sequence at most */
 
     /* ended requests by class of their length */
     double ended[CLASSES], cut[CLASSES], ends;
@@ -54,9 +55,15 @@ int hzp_admission_create(enum hzp_admission_rule rule, int32_t pages, int32_t pa
     a->rule = rule;
     a->pages = pages;
     a->page_rows = page_rows;
+    a->bound = INT32_MAX;
     hzp_admission_look(a, NULL, 0);
     *ret = a;
     return HZP_OK;
+}
+
+void hzp_admission_bound(struct hzp_admission *a, int32_t pages)
+{
+    a->bound = pages;
 }
 
 void hzp_admission_destroy(struct hzp_admission *a)
@@ -121,7 +128,8 @@ static int32_t draws_left(const struct hzp_growth *g)
 
 static int32_t pages_of(const struct hzp_admission *a, int64_t rows)
 {
-    return (int32_t)(((uint32_t)rows + (uint32_t)a->page_rows - 1) / (uint32_t)a->page_rows);
+    uint32_t pages = ((uint32_t)rows + (uint32_t)a->page_rows - 1) / (uint32_t)a->page_rows;
+    return (int32_t)HZP_MIN(pages, (uint32_t)a->bound);
 }
 
 static int32_t worst_of(const struct hzp_admission *a, const struct hzp_growth *g)

@@ -45,6 +45,8 @@ struct hzp_growth {
 /* pages: of the pool; page_rows: tokens per page. */
 int hzp_admission_create(enum hzp_admission_rule rule, int32_t pages, int32_t page_rows,
                          struct hzp_admission **ret);
+/* No sequence has more than so many pages at once. */
+void hzp_admission_bound(struct hzp_admission *a, int32_t pages);
 void hzp_admission_destroy(struct hzp_admission *a); /* NULL: no effect */
 
 /* Records a request that has ended. cut: it ended at max_tokens and might have gone on. */

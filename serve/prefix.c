@@ -521,6 +521,8 @@ int32_t hzp_prefix_match(struct hzp_prefix *p, const struct hzp_prefix_tokens *t
 {
     hzp_assert_engine_thread();
     int32_t n = from;
+    if (hzp_kvpool_backing(p->pool))
+        most = hzp_prefix_peek(p, tokens, from, most, page, ret_used);
     *ret_used = 0;
     if (!p->on)
         return n;
@@ -533,6 +535,7 @@ int32_t hzp_prefix_match(struct hzp_prefix *p, const struct hzp_prefix_tokens *t
         if (!e->refs)
             list_remove(p, list_of(p, search.before), search.before);
         e->refs++;
+        hzp_kvpool_hold(p->pool, search.before);
     }
     return n;
 }
@@ -540,19 +543,38 @@ int32_t hzp_prefix_match(struct hzp_prefix *p, const struct hzp_prefix_tokens *t
 int32_t hzp_prefix_peek(const struct hzp_prefix *p, const struct hzp_prefix_tokens *tokens,
                         int32_t from, int32_t most, const int32_t *page, int32_t *ret_used)
 {
-    int32_t n = from;
+    int32_t n = from, end = from, used = 0, backed = from; /* in a row, up to n */
     *ret_used = 0;
     if (!p->on)
         return n;
     struct search search = search_from(p, tokens, from, page);
-    for (; n < most && search_next(p, &search, n); n++)
-        *ret_used += p->entry[search.before].refs > 0;
-    return n;
+    while (n < most && search_next(p, &search, n)) {
+        used += p->entry[search.before].refs > 0;
+        backed = hzp_kvpool_backed(p->pool, search.before) ? backed + 1 : 0;
+        n++;
+        if (backed < n - hzp_kvpool_first(p->pool, n * p->page_rows))
+            continue; /* the next row would read a page that is not */
+        end = n;
+        *ret_used = used;
+    }
+    return end;
 }
 
 uint64_t hzp_prefix_oldest(const struct hzp_prefix *p, int32_t page)
 {
     return p->entry[page].oldest;
+}
+
+/* Another page is kept in place of this one, which is not backed, under its name. */
+static uint64_t take_place(struct hzp_prefix *p, int32_t page)
+{
+    uint64_t id = p->entry[page].id;
+    table_remove(p, page);
+    if (!p->entry[page].refs && list_of(p, page) == &p->idle) {
+        list_remove(p, &p->idle, page);
+        let_go(p, page);
+    }
+    return id;
 }
 
 bool hzp_prefix_keep(struct hzp_prefix *p, const struct hzp_prefix_tokens *tokens,
@@ -570,9 +592,11 @@ bool hzp_prefix_keep(struct hzp_prefix *p, const struct hzp_prefix_tokens *token
     uint64_t oldest = p->served[0];
     if (before != NONE)
         oldest = HZP_MIN(oldest, p->entry[before].oldest);
-    if (find(p, hash, id_of(p, before, tokens), oldest) != NONE)
+    int32_t there = find(p, hash, id_of(p, before, tokens), oldest);
+    if (there != NONE && (hzp_kvpool_backed(p->pool, there) || !hzp_kvpool_backed(p->pool, own)))
         return false;
     HZP_ASSERT(!p->entry[own].held);
+    uint64_t id = there == NONE ? 0 : take_place(p, there);
     p->entry[own] = (struct entry){.held = true,
                                    .hash = hash,
                                    .before = before,
@@ -584,7 +608,10 @@ bool hzp_prefix_keep(struct hzp_prefix *p, const struct hzp_prefix_tokens *token
                                    .newer = NONE,
                                    .older = NONE};
     memcpy(tokens_of(p, own), p->scratch, (size_t)p->page_rows * sizeof(*p->token));
-    name_page(p, own);
+    if (id)
+        p->entry[own].id = id;
+    else
+        name_page(p, own);
     table_add(p, own);
     return true;
 }
@@ -690,7 +717,8 @@ int32_t hzp_prefix_hottest(const struct hzp_prefix *p, int32_t rows_max, struct 
 
 int32_t hzp_prefix_take(struct hzp_prefix *p)
 {
-    int32_t page = hzp_kvpool_free_pages(p->pool) ? NONE : p->idle.oldest;
+    bool need = !hzp_kvpool_free_pages(p->pool) && hzp_kvpool_backs_left(p->pool) > 0;
+    int32_t page = need ? p->idle.oldest : NONE;
     while (page != NONE && p->entry[page].copying)
         page = p->entry[page].newer;
     if (page != NONE) {
@@ -704,7 +732,9 @@ int32_t hzp_prefix_take(struct hzp_prefix *p)
 int32_t hzp_prefix_available(const struct hzp_prefix *p)
 {
     /* some that are copied may not be idle: then it is more */
-    return hzp_kvpool_free_pages(p->pool) + HZP_MAX(p->idle.count - p->copying, 0);
+    int32_t pages = hzp_kvpool_free_pages(p->pool) + HZP_MAX(p->idle.count - p->copying, 0);
+    int32_t backs = hzp_kvpool_backs_left(p->pool);
+    return HZP_MIN(pages, backs);
 }
 
 void hzp_prefix_read_stats(const struct hzp_prefix *p, struct hzp_prefix_stats *ret)

@@ -20,6 +20,10 @@
  * before; a sequence that would have to compute rows that a tier has waits for them to be copied
  * back, if that is expected to take less time than computing them.
  *
+ * Backing pages (kvpool.h).  A match ends where the pages that the next row reads in layers with
+ * windows are backed; those before need not be.  A sequence that computes a kept page again, which
+ * is not backed, has its own kept instead.
+ *
  * Invariants:
  * - A kept page is not written to: the sequence that computed it, too, only reads it from then on.
  * - All rows of a fresh page, and all rows before them that they attend to, were computed by the
@@ -78,8 +82,9 @@ int32_t hzp_prefix_token(const struct hzp_prefix_tokens *tokens, int32_t i);
 
 /* The longest kept beginning of these tokens, as whole pages: page[0 .. from) are kept pages that
  * the sequence has references to; the ones behind, up to page[most), are written to page[], and
- * each gets a reference.  Returns the number of all of them.  *ret_used: how many of the new ones
- * had a reference already. */
+ * each gets a reference and is held (kvpool.h): the caller passes those that no row will read.
+ * Returns the number of all of them.  *ret_used: how many of the new ones had a reference
+ * already. */
 int32_t hzp_prefix_match(struct hzp_prefix *prefix, const struct hzp_prefix_tokens *tokens,
                          int32_t from, int32_t most, int32_t *page, int32_t *ret_used);
 /* The number that a match would return, changing nothing; *ret_used as above. */

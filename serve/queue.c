@@ -15,6 +15,9 @@ void hzp_show_stats(struct hzp_scheduler *s)
     hzp_assert_engine_thread();
     struct hzp_kvpool_stats kv;
     hzp_kvpool_read_stats(s->pool, &kv);
+    s->now.kv_backs = kv.backs;
+    s->now.kv_backs_held = kv.backs_held;
+    s->now.kv_backs_spare = kv.backs_spare;
     s->now.running = s->running;
     s->now.background = s->running - s->ordinary;
     struct hzp_prefix_stats prefix;
@@ -86,9 +89,40 @@ static void end_request(struct hzp_scheduler *s, struct hzp_request *rq,
     hzp_add_news(s, rq);
 }
 
+void hzp_pass_pages(struct hzp_scheduler *s, struct hzp_seq *seq, int32_t position)
+{
+    int32_t first = hzp_kvpool_first(s->pool, position);
+    for (; seq->passed < HZP_MIN(first, seq->taken); seq->passed++)
+        hzp_kvpool_pass(s->pool, seq->page[seq->passed], seq->passed < seq->kept);
+}
+
+/* The position of its next row, when the results of all steps formed so far are known. */
+static int32_t next_position(const struct hzp_seq *seq)
+{
+    return seq->fed - seq->guesses;
+}
+
+void hzp_pass_ended(struct hzp_scheduler *s, struct hzp_seq *seq)
+{
+    hzp_assert_engine_thread();
+    int32_t position = next_position(seq);
+    for (int i = 0; i < HZP_COUNT(seq->part); i++)
+        if (seq->part[i].step > s->ended && seq->part[i].rows)
+            position = HZP_MIN(position, seq->part[i].pos0);
+    hzp_pass_pages(s, seq, position);
+}
+
+/* It holds none of the pages that it has from the cache. */
+static void pass_kept(struct hzp_scheduler *s, struct hzp_seq *seq)
+{
+    for (; seq->passed < seq->kept; seq->passed++)
+        hzp_kvpool_pass(s->pool, seq->page[seq->passed], true);
+}
+
 void hzp_release_pages(struct hzp_scheduler *s, struct hzp_seq *seq)
 {
     hzp_assert_engine_thread();
+    pass_kept(s, seq);
     hzp_prefix_release(s->prefix, seq->page, seq->kept, seq->step);
     hzp_kvpool_release(s->pool, seq->page + seq->kept, seq->taken - seq->kept);
     seq->used = false;
@@ -128,9 +162,12 @@ void hzp_end_running(struct hzp_scheduler *s, int32_t i, enum hzp_request_state 
     hzp_assert_engine_thread();
     struct hzp_request *rq = leave_running(s, i);
     struct hzp_growth growth = growth_of(rq);
-    if (state != HZP_REQUEST_FAILED && !rq->background) /* others' lengths are not like theirs */
-        hzp_admission_ended(s->admission, &growth,
-                            state == HZP_REQUEST_LENGTH || state == HZP_REQUEST_CHANGED);
+    bool cut = state == HZP_REQUEST_LENGTH || state == HZP_REQUEST_CHANGED;
+    if (state != HZP_REQUEST_FAILED && !rq->background) { /* others' lengths are not like theirs */
+        hzp_admission_ended(s->admission, &growth, cut);
+        if (s->windows)
+            hzp_admission_ended(s->windows, &growth, cut);
+    }
     /* Update the statistics first, so that a client that sees the end also sees the pages free. */
     hzp_show_stats(s);
     end_request(s, rq, state);
@@ -309,11 +346,12 @@ static void look_ahead(struct hzp_scheduler *s, uint64_t number)
     s->look_next = number + LOOK_EVERY;
     s->looked_for = head;
     s->left = false;
-    for (int32_t i = 0; i < s->running; i++) {
-        const struct hzp_seq *seq = &s->seq[s->order[i]];
-        s->growth[i] = growth_of(seq->rq);
-        s->growth[i].rows -= seq->spared * s->page_rows;
-    }
+    for (int32_t i = 0; i < s->running; i++)
+        s->growth[i] = growth_of(s->seq[s->order[i]].rq);
+    if (s->windows)
+        hzp_admission_look(s->windows, s->growth, s->running);
+    for (int32_t i = 0; i < s->running; i++)
+        s->growth[i].rows -= s->seq[s->order[i]].spared * s->page_rows;
     hzp_admission_look(s->admission, s->growth, s->running);
 }
 
@@ -375,6 +413,7 @@ static void take_prefix(struct hzp_scheduler *s, struct hzp_seq *seq)
     seq->taken = seq->kept;
     seq->spared += used;
     seq->fed = seq->kept * s->page_rows;
+    hzp_pass_pages(s, seq, seq->fed);
     seq->prompt_version = s->version;
     int32_t found = HZP_MIN(seq->fed, rq->prompt_count), known = HZP_MIN(rq->computed, found);
     bool stale = note_stale(s, seq);
@@ -432,12 +471,15 @@ static void admit(struct hzp_scheduler *s, uint64_t number)
             return; /* ended sequences still hold slots: their last steps are in flight */
         struct hzp_growth growth = growth_of(rq), predicted = growth;
         predicted.rows -= spared_pages(s, rq) * s->page_rows;
-        if (!hzp_admission_fits(s->admission, &predicted)) {
+        if (!hzp_admission_fits(s->admission, &predicted) ||
+            (s->windows && !hzp_admission_fits(s->windows, &growth))) {
             if (!clear_background(s, rq, number))
                 return;
             continue;
         }
         hzp_admission_add(s->admission, &predicted);
+        if (s->windows)
+            hzp_admission_add(s->windows, &growth);
         s->wait_head = (s->wait_head + 1) % s->wait_room;
         s->wait_count--;
         struct hzp_seq *seq = &s->seq[i];
@@ -474,6 +516,15 @@ static bool pages_to_come(const struct hzp_scheduler *s)
         if (seq->used && seq->taken && (!seq->rq || hzp_seq_complete(seq)))
             return true;
     }
+    /* Only the backing pages are missing: running sequences have passed some. */
+    if (hzp_kvpool_backs_left(s->pool) <= 0) {
+        for (int32_t i = 0; i < s->running; i++) {
+            const struct hzp_seq *seq = &s->seq[s->order[i]];
+            if (hzp_kvpool_first(s->pool, next_position(seq)) > seq->passed)
+                return true;
+        }
+        return s->warm.leaving;
+    }
     /* No idle page can be given out now, so these are read by an in-flight step, or are copied to
      * or from a tier. */
     struct hzp_prefix_stats prefix;
@@ -501,10 +552,14 @@ static void secure_pages(struct hzp_scheduler *s)
 
 void hzp_begin_again(struct hzp_scheduler *s, struct hzp_seq *seq)
 {
+    /* Its own pages that are not backed any more could not take its first rows. */
+    int32_t left = HZP_MAX(seq->kept, seq->passed);
+    pass_kept(s, seq);
     hzp_prefix_release(s->prefix, seq->page, seq->kept, seq->step);
-    seq->taken -= seq->kept;
-    memmove(seq->page, seq->page + seq->kept, (size_t)seq->taken * sizeof(*seq->page));
-    seq->fed = seq->kept = seq->spared = 0;
+    hzp_kvpool_release(s->pool, seq->page + seq->kept, left - seq->kept);
+    seq->taken -= left;
+    memmove(seq->page, seq->page + left, (size_t)seq->taken * sizeof(*seq->page));
+    seq->fed = seq->kept = seq->spared = seq->passed = 0;
     if (!atomic_load_explicit(&seq->rq->out_count, memory_order_relaxed)) /* nothing is shown */
         atomic_store(&seq->rq->stale_tokens, 0);
     seq->prompt_end = hzp_request_tokens(seq->rq).count;

@@ -69,6 +69,7 @@ static bool start(struct hzp_scheduler *s)
     w->seq.kept = w->seq.taken =
         hzp_prefix_match(s->prefix, &tokens, 0, hot->count / s->page_rows, w->seq.page, &used);
     w->seq.fed = w->seq.kept * s->page_rows;
+    hzp_pass_pages(s, &w->seq, w->seq.fed);
     w->seq.prompt_version = s->version;
     return true;
 }
@@ -113,6 +114,8 @@ void hzp_rewarm_stop(struct hzp_scheduler *s)
 void hzp_rewarm_ended(struct hzp_scheduler *s)
 {
     struct hzp_rewarm *w = &s->warm;
+    if (w->rq)
+        hzp_pass_ended(s, &w->seq);
     if (!w->leaving || w->seq.step > s->ended)
         return;
     hzp_release_pages(s, &w->seq);

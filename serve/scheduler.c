@@ -43,6 +43,13 @@ int hzp_scheduler_create(const struct hzp_scheduler_config *config, const struct
     s->later = hzp_xcalloc(2 * (size_t)config->waiting_max, sizeof(struct hzp_request *));
     s->growth = hzp_xcalloc((size_t)config->running_max, sizeof(*s->growth));
     hzp_admission_create(config->admission, hzp_kvpool_pages(pool), s->page_rows, &s->admission);
+    if (hzp_kvpool_backing(pool)) {
+        struct hzp_kvpool_stats kv;
+        hzp_kvpool_read_stats(pool, &kv);
+        hzp_admission_create(config->admission, kv.backs, s->page_rows, &s->windows);
+        hzp_admission_bound(
+            s->windows, hzp_kvpool_window_pages(hzp_kvpool_window(model->config), s->page_rows));
+    }
     s->warm.seq.page = hzp_xcalloc((size_t)s->page_stride, sizeof(*s->warm.seq.page));
     hzp_prefix_create(pool, config->prefix_cache, config->prefix_stale_max, &s->prefix);
     hzp_prefix_use_tier(s->prefix, config->tier);
@@ -221,6 +228,7 @@ void hzp_scheduler_destroy(struct hzp_scheduler *s)
     free(s->later);
     free(s->growth);
     hzp_admission_destroy(s->admission);
+    hzp_admission_destroy(s->windows);
     free(s);
 }
 
@@ -295,10 +303,12 @@ static void deliver(struct hzp_source *source, const struct hzp_step *step,
         enum hzp_request_state state = HZP_REQUEST_RUNNING;
         if (part->step == step->number && part->rows)
             state = hzp_take_results(s, &results, seq, part);
-        if (state == HZP_REQUEST_RUNNING)
-            i++;
-        else
+        if (state != HZP_REQUEST_RUNNING) {
             hzp_end_running(s, i, state);
+            continue;
+        }
+        hzp_pass_ended(s, seq);
+        i++;
     }
     hzp_tell_news(s);
     hzp_show_stats(s);

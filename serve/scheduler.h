@@ -165,7 +165,8 @@ struct hzp_scheduler_stats {
     uint64_t rewarmed_tokens;                  /* rows computed again after a swap, for later */
     uint64_t step_rows[HZP_STEP_ROWS_CLASSES]; /* steps by rows */
     int32_t kv_pages, kv_taken;                /* taken: by running sequences */
-    int32_t kv_idle;                           /* kept by the prefix cache, in no sequence's use */
+    int32_t kv_backs, kv_backs_held, kv_backs_spare; /* struct hzp_kvpool_stats */
+    int32_t kv_idle; /* kept by the prefix cache, in no sequence's use */
     int32_t kv_peak; /* predicted peak of the running requests' pages, at most eight steps old */
     int32_t budget_rows; /* rows of the newest step that served */
     /* steps in which a prompt could take rows, by what decided how many */

@@ -26,6 +26,7 @@ struct hzp_seq {
     bool used;
     int32_t *page; /* [page_stride], the first `taken` are the sequence's */
     int32_t taken;
+    int32_t passed; /* the first ones are not held any more: its rows have passed them (kvpool.h) */
     int32_t kept;   /* the first ones are the prefix cache's, with a reference: never written to */
     int32_t spared; /* pages among these that another sequence used when they were found */
     int32_t fed;    /* positions whose keys and values are stored once all steps formed so far
@@ -73,6 +74,7 @@ struct hzp_scheduler {
                         * places in addition to waiting_max */
     struct hzp_ring *submitted;
     struct hzp_admission *admission;
+    struct hzp_admission *windows; /* the same for backing pages; NULL: there are none */
     struct hzp_prefix *prefix;
 
     /* engine thread only */
@@ -211,6 +213,11 @@ int32_t hzp_wait_ordinary(const struct hzp_scheduler *s);
 /* Searches the prefix cache for the sequence's next pages, if all its rows so far were found there.
  * True: there are some.  take: the sequence gets them. */
 bool hzp_seek_prefix(struct hzp_scheduler *s, struct hzp_seq *seq, bool take);
+
+/* The sequence holds no pages that its rows from this position on do not read. */
+void hzp_pass_pages(struct hzp_scheduler *s, struct hzp_seq *seq, int32_t position);
+/* After a step has ended: as far as the steps in flight, and those to come, allow. */
+void hzp_pass_ended(struct hzp_scheduler *s, struct hzp_seq *seq);
 
 /* Releases the sequence's pages; no in-flight step may read them. */
 void hzp_release_pages(struct hzp_scheduler *s, struct hzp_seq *seq);

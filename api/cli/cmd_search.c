@@ -79,6 +79,7 @@ static struct hzp_assembly_rig rig_rows(const struct job *j)
                                     .prefill = HZP_MIN(rows, 4096),
                                     .page_rows = (int32_t)e->serving.page_rows,
                                     .moment_type = hzp_settings_moments(&e->training),
+                                    .host_state = e->training.moments_in,
                                     .quantum_flops = hzp_settings_quantum(&e->training)};
     int32_t positions = j->config.positions;
     size.prefill = HZP_MIN(size.prefill, positions / 2);

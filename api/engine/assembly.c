@@ -433,6 +433,7 @@ int hzp_assembly_open_trainer(struct hzp_assembly *a, struct hzp_sample_queue *q
                                         .queue = queue,
                                         .chunk_rows = a->chunk_rows,
                                         .ride_rows = a->plan.train.ride_rows,
+                                        .host_state = a->plan.train.host_state,
                                         .shards = a->shards,
                                         .link = a->link,
                                         .group = a->axes.group,
@@ -539,7 +540,8 @@ static int open_serving(struct hzp_assembly *a, struct hzp_err_text *reterr)
 {
     const struct hzp_serving_settings *s = a->is.serving;
     const struct hzp_batch_config *batch = &a->plan.batch;
-    HZP_TRY(hzp_kvpool_create(a->model, a->plan.kv_pages, (int32_t)s->page_rows, &a->pool));
+    HZP_TRY(hzp_kvpool_create_backed(a->model, a->plan.kv_pages, a->plan.kv_backs,
+                                     (int32_t)s->page_rows, &a->pool));
     /* A KV cache of a configured size is touched completely at start.  Of a default size only the
      * pages that the first request may need are touched, because touching all of it may take
      * seconds. */
@@ -550,6 +552,8 @@ static int open_serving(struct hzp_assembly *a, struct hzp_err_text *reterr)
         HZP_TRY(hzp_page_table_create(a->dev, &a->plan.pages, &a->pages));
     struct hzp_batch_config with_table = *batch;
     with_table.table = a->pages;
+    with_table.backing = hzp_kvpool_backing(a->pool);
+    with_table.page_rows = (int32_t)s->page_rows;
     HZP_TRY(hzp_batch_create(a->dev, &with_table, &a->batch));
     if (a->is.member)
         return HZP_OK;
@@ -608,6 +612,7 @@ static int make_rig(struct hzp_assembly *a)
     struct hzp_recipe recipe = {.micro_rows = size->train, .moment_type = size->moment_type};
     struct hzp_train_space_config train =
         hzp_learner_space_config(&recipe, &a->config, size->quantum_flops);
+    train.host_state = size->host_state;
     if (size->rides)
         train.ride_rows = size->decode + size->prefill;
     struct hzp_rig_config rig = {.model = a->model,

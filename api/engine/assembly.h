@@ -43,6 +43,7 @@ struct hzp_assembly_rig {
     enum hzp_dtype moment_type;
     uint64_t quantum_flops; /* training work is cut into pieces of this size; 0: not cut */
     bool updates;           /* a second slot of weights, which updates write */
+    bool host_state;        /* moments and residuals are in host memory */
     bool rides;             /* room for training rows that ride in serving's products */
 };
 

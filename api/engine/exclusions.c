@@ -43,6 +43,7 @@ static bool applies(const char *facts, const struct hzp_engine_settings *s, int 
         {"WHOLE", s->training.stages <= 1},
         {"SPEEDS", s->training.speeds},
         {"MUON", s->training.optimizer == HZP_MUON},
+        {"HOST_MOMENTS", s->training.moments_in},
         {"Q8", s->training.moment_type == 2},
         {"SHARDS", s->training.z1 || s->training.z2 || s->training.z3},
     };

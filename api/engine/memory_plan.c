@@ -40,6 +40,13 @@ static void add(struct hzp_memory_plan *plan, const char *what, size_t bytes, co
     plan->total += bytes;
 }
 
+/* The line is of the host's memory. */
+static void leave_out(struct hzp_memory_plan *plan, struct hzp_memory_line *line)
+{
+    line->host = true;
+    plan->total -= line->bytes;
+}
+
 /* The smallest acceptable maximum sequence length in tokens. */
 static int64_t least_positions(const struct hzp_memory_request *q,
                                const struct hzp_memory_plan *plan)
@@ -47,23 +54,63 @@ static int64_t least_positions(const struct hzp_memory_request *q,
     return q->model->context ? q->model->context : HZP_MIN(plan->positions, CONTEXT_MIN);
 }
 
+/* Backing pages that go with so many pages.  Tiers copy whole pages, records of steps name them to
+ * the ranks of a tensor group, and a table on the device has one number for each. */
+static int32_t backs_of(const struct hzp_memory_request *q, const struct hzp_layout *layout,
+                        const struct hzp_memory_plan *plan, int64_t pages)
+{
+    const struct hzp_serving_settings *s = q->serving;
+    struct hzp_kvpool_use use = {.positions = plan->positions,
+                                 .page_rows = (int32_t)s->page_rows,
+                                 .running_max = (int32_t)s->running_max,
+                                 .step_rows = hzp_settings_rows(s)};
+    bool whole = q->host_limit || s->prefix_host || s->prefix_dir || layout->slice.ranks > 1;
+    return whole ? 0 : hzp_kvpool_backs(&layout->config, &use, (int32_t)pages);
+}
+
+static size_t kv_bytes(const struct hzp_memory_request *q, const struct hzp_layout *layout,
+                       const struct hzp_memory_plan *plan, int64_t pages)
+{
+    return hzp_kvpool_backed_bytes(&layout->config, plan->kv, (int32_t)pages,
+                                   backs_of(q, layout, plan, pages),
+                                   (int32_t)q->serving->page_rows);
+}
+
+/* The most pages that so many bytes hold. */
+static int64_t pages_in(const struct hzp_memory_request *q, const struct hzp_layout *layout,
+                        const struct hzp_memory_plan *plan, size_t bytes)
+{
+    size_t page = hzp_kvpool_bytes(&layout->config, plan->kv, 1, (int32_t)q->serving->page_rows);
+    int64_t low = (int64_t)(bytes / page), high = INT32_MAX / q->serving->page_rows;
+    if (low >= high || !hzp_kvpool_window(&layout->config))
+        return low;
+    while (low < high) {
+        int64_t mid = low + (high - low + 1) / 2;
+        if (kv_bytes(q, layout, plan, mid) <= bytes)
+            low = mid;
+        else
+            high = mid - 1;
+    }
+    return low;
+}
+
 /* Pages of the KV cache: the configured size; by default enough for all running sequences, but at
  * most a quarter of the device's memory, and at most what the rest of the plan, made before, leaves
  * of nine tenths of it; in any case at least the pages of one sequence. */
-static int64_t kv_pages(const struct hzp_memory_request *q, const struct hzp_model_config *config,
+static int64_t kv_pages(const struct hzp_memory_request *q, const struct hzp_layout *layout,
                         const struct hzp_memory_plan *plan)
 {
     int64_t page = q->serving->page_rows;
-    size_t page_bytes = hzp_kvpool_bytes(config, plan->kv, 1, (int32_t)page);
     if (q->serving->kv_tokens)
         return HZP_DIV_UP(q->serving->kv_tokens, page);
     if (q->serving->kv_memory)
-        return (int64_t)((size_t)q->serving->kv_memory / page_bytes);
+        return pages_in(q, layout, plan, (size_t)q->serving->kv_memory);
     int64_t wanted = q->serving->running_max * HZP_DIV_UP(plan->positions, page);
     size_t most = plan->limit / 10 * 9;
     size_t left = HZP_MIN(most - HZP_MIN(plan->total, most), plan->limit / 4);
     int64_t least = least_positions(q, plan);
-    return HZP_MAX(HZP_MIN(wanted, (int64_t)(left / page_bytes)), HZP_DIV_UP(least, page));
+    int64_t most_pages = pages_in(q, layout, plan, left);
+    return HZP_MAX(HZP_MIN(wanted, most_pages), HZP_DIV_UP(least, page));
 }
 
 /* Checks that the cache holds one sequence of the requested, or a useful, length. */
@@ -84,11 +131,31 @@ static int check_longest(const struct hzp_memory_request *q, size_t page_bytes, 
         hzp_size_text((size_t)least * page_bytes, bytes));
 }
 
-static int plan_kv(const struct hzp_memory_request *q, const struct hzp_model_config *config,
+/* ", 6 layers' own; 22 layers' 1024, of windows of 512 tokens", or ", 2.36 MB each". */
+static void add_kv(const struct hzp_memory_request *q, const struct hzp_layout *layout,
+                   struct hzp_memory_plan *plan, size_t page_bytes)
+{
+    const struct hzp_model_config *config = &layout->config;
+    char text[16], how[64];
+    int32_t windows = 0;
+    for (int32_t l = 0; l < config->layers; l++)
+        windows += hzp_config_kind(config, l)->window > 0;
+    if (plan->kv_backs)
+        snprintf(how, sizeof(how), "; %d layers with windows of %d have %d", windows,
+                 hzp_kvpool_window(config), plan->kv_backs);
+    else
+        snprintf(how, sizeof(how), ", %s each", hzp_size_text(page_bytes, text));
+    add(plan, "KV cache", kv_bytes(q, layout, plan, plan->kv_pages), "%d pages of %lld tokens%s%s",
+        plan->kv_pages, (long long)q->serving->page_rows, plan->kv == HZP_E4M3 ? " in fp8" : "",
+        how);
+}
+
+static int plan_kv(const struct hzp_memory_request *q, const struct hzp_layout *layout,
                    struct hzp_memory_plan *plan, struct hzp_err_text *reterr)
 {
+    const struct hzp_model_config *config = &layout->config;
     size_t page_bytes = hzp_kvpool_bytes(config, plan->kv, 1, (int32_t)q->serving->page_rows);
-    int64_t pages = kv_pages(q, config, plan);
+    int64_t pages = kv_pages(q, layout, plan);
     if (pages < 1)
         return hzp_wrong(reterr, "--kv-memory", "does not hold one page of %lld tokens",
                          (long long)q->serving->page_rows);
@@ -101,11 +168,8 @@ static int plan_kv(const struct hzp_memory_request *q, const struct hzp_model_co
     HZP_TRY(check_longest(q, page_bytes, pages, plan, reterr));
     plan->kv_pages = (int32_t)pages;
     plan->positions = (int32_t)HZP_MIN(plan->positions, pages * q->serving->page_rows);
-    char text[16];
-    add(plan, "KV cache",
-        hzp_kvpool_bytes(config, plan->kv, plan->kv_pages, (int32_t)q->serving->page_rows),
-        "%d pages of %lld tokens%s, %s each", plan->kv_pages, (long long)q->serving->page_rows,
-        plan->kv == HZP_E4M3 ? " in fp8" : "", hzp_size_text(page_bytes, text));
+    plan->kv_backs = backs_of(q, layout, plan, pages);
+    add_kv(q, layout, plan, page_bytes);
     return HZP_OK;
 }
 
@@ -188,7 +252,7 @@ static int plan_serving(const struct hzp_memory_request *q, const struct hzp_lay
     if (q->links && q->host_limit)
         add(plan, "link", (size_t)q->links * HZP_LINK_NCCL_BYTES, "what other ranks have sent");
     plan_pages(q, rows, plan);
-    HZP_TRY(plan_kv(q, config, plan, reterr));
+    HZP_TRY(plan_kv(q, layout, plan, reterr));
     /* Room for four sequences in a step that edit as many logits as they can. */
     int64_t edits =
         4 * (int64_t)HZP_MIN(config->vocab, plan->positions + HZP_BIASES_MAX + HZP_STOP_IDS_MAX);
@@ -286,29 +350,37 @@ static void plan_training(const struct hzp_memory_request *q, const struct hzp_l
         plan->train.ride_rows = (int32_t)q->serving->running_max;
     plan->train.shards = q->shards;
     plan->train.backup = q->gate;
+    plan->train.host_state = q->training->moments_in && q->host_limit;
     if (longer)
         plan_longest(q, layout, plan);
     struct hzp_groups_bytes b = sharded_bytes(q, layout, plan);
     size_t bytes = hzp_train_space_bytes(layout, plan->dtype, &plan->train);
     bool q8 = plan->recipe.moment_type == HZP_Q8;
     size_t copy = q->gate ? b.state : 0;
-    size_t rest = bytes - HZP_MIN(bytes, b.grads + b.fresh + b.state + copy);
+    bool host = plan->train.host_state;
+    const char *in = host ? "in host memory: " : "";
+    size_t rest = bytes - HZP_MIN(bytes, b.grads + b.fresh + (host ? 0 : b.state + copy));
     const struct hzp_groups g = hzp_shards_of(&q->shards).groups;
     int32_t sums = q->shards.ordered ? g.ranks : g.z2;
     char part[PART_SIZE];
     add(plan, "gradients", b.grads, "one of F32 per parameter%s", part_text(q, sums, part));
     if (b.fresh)
         add(plan, "fresh", b.fresh, "gradients of one micro-batch, a ring of two layers");
-    add(plan, "moments", b.state - b.residuals, "two of %s per parameter%s%s",
+    int first = plan->lines;
+    add(plan, "moments", b.state - b.residuals, "%stwo of %s per parameter%s%s", in,
         q8                                     ? "8 bits"
         : plan->recipe.moment_type == HZP_BF16 ? "BF16"
                                                : "F32",
         q8 ? ", of the embedding in F32" : "", part_text(q, g.z1, part));
     if (b.residuals)
-        add(plan, "residuals", b.residuals, "the lower half of the F32 master weights%s",
+        add(plan, "residuals", b.residuals, "%sthe lower half of the F32 master weights%s", in,
             part_text(q, g.z1, part));
     if (copy)
-        add(plan, "gate", copy, "a copy of moments and residuals, for drafts that fail");
+        add(plan, "gate", copy, "%sa copy of moments and residuals, for drafts that fail", in);
+    for (int i = first; host && i < plan->lines; i++) {
+        plan->host += plan->line[i].bytes;
+        leave_out(plan, &plan->line[i]);
+    }
     if (q->host_limit && g.ranks > 1)
         add(plan, "exchange", hzp_collectives_stage_bytes(layout) + HZP_LINK_NCCL_BYTES,
             "a whole unit for checkpoints, and what other ranks have sent");
@@ -326,15 +398,14 @@ static void plan_copy(const struct hzp_memory_request *q, const struct hzp_layou
         (size_t)HZP_MAX(layout->slice.ranks, 1); /* for a tensor group a little too much */
     size_t bytes = ranks * hzp_snapshot_bytes(layout, plan->dtype, plan->recipe.moment_type);
     size_t most = (q->host_limit ? q->host_limit : q->limit) / 10 * 9;
-    size_t used = q->host_limit ? 0 : plan->total;
+    size_t used = q->host_limit ? plan->host : plan->total;
     plan->copies = used < most && bytes <= most - used;
     if (!plan->copies)
         return;
-    size_t total = plan->total;
     add(plan, "checkpoint", bytes, "%sa copy of a version and its state",
         q->host_limit ? "in host memory: " : "");
     if (q->host_limit)
-        plan->total = total;
+        leave_out(plan, &plan->line[plan->lines - 1]);
 }
 
 /* The option that asks for a KV cache larger than all memory there is; NULL: none does. */
@@ -352,12 +423,17 @@ static const char *too_large(const struct hzp_memory_request *q, const struct hz
 static void advise(const struct hzp_memory_request *q, const struct hzp_memory_plan *plan,
                    char *text, size_t size)
 {
+    enum hzp_dtype moments = plan->recipe.moment_type;
+    bool alone = plan->trains && !q->links && hzp_shards_of(&q->shards).groups.ranks == 1;
     const struct {
         bool helps;
         const char *option;
     } advice[] = {
-        {plan->trains && plan->recipe.moment_type == HZP_F32, "--moments bf16"},
-        {plan->trains && plan->recipe.moment_type == HZP_BF16, "--moments q8"},
+        {plan->trains && moments == HZP_F32, "--moments bf16"},
+        {plan->trains && moments == HZP_BF16, "--moments q8"},
+        {alone && q->host_limit && !plan->host, moments == HZP_BF16 ? "--moments bf16,in=host"
+                                                : moments == HZP_Q8 ? "--moments q8,in=host"
+                                                                    : "--moments f32,in=host"},
         {plan->dtype != HZP_BF16, "--dtype bf16"},
         {plan->serves, "a smaller --kv-memory"},
         {plan->serves && q->slots > 2, "fewer --slots"},
@@ -378,12 +454,13 @@ static int refuse(const struct hzp_memory_request *q, const struct hzp_memory_pl
                   struct hzp_err_text *reterr)
 {
     const char *option = too_large(q, plan);
-    char sum[320] = "", size[16], total[16], limit[16], advice[160];
+    char sum[320] = "", size[16], total[16], limit[16], advice[200];
     size_t at = 0;
     for (int i = 0; i < plan->lines; i++)
-        at += (size_t)snprintf(sum + at, sizeof(sum) - HZP_MIN(at, sizeof(sum) - 1), "%s%s %s",
-                               i ? " + " : "", plan->line[i].what,
-                               hzp_size_text(plan->line[i].bytes, size));
+        if (!plan->line[i].host)
+            at += (size_t)snprintf(sum + at, sizeof(sum) - HZP_MIN(at, sizeof(sum) - 1), "%s%s %s",
+                                   i ? " + " : "", plan->line[i].what,
+                                   hzp_size_text(plan->line[i].bytes, size));
     advise(q, plan, advice, sizeof(advice));
     return hzp_fail_param(reterr, option ? HZP_EINVAL : HZP_ENOMEM, option ? option : "",
                           "%s%snot enough memory: %s = %s, but only %s are available%s",
@@ -433,7 +510,15 @@ static int plan_all(const struct hzp_memory_request *q, const struct hzp_layout 
         HZP_TRY(plan_serving(q, layout, ret, reterr));
     if (ret->trains && q->copies)
         plan_copy(q, layout, ret);
-    return ret->total > q->limit ? refuse(q, ret, reterr) : HZP_OK;
+    if (ret->total > q->limit)
+        return refuse(q, ret, reterr);
+    char limit[16];
+    if (ret->host > q->host_limit) /* 0 only where there is none */
+        return hzp_wrong(reterr, "--moments",
+                         "in=host takes %s of the host's memory, of which half, %s, may be used; "
+                         "bf16 and q8 take less",
+                         hzp_size_text(ret->host, text), hzp_size_text(q->host_limit, limit));
+    return HZP_OK;
 }
 
 int hzp_memory_plan(const struct hzp_memory_request *q, const struct hzp_layout *layout,
@@ -454,6 +539,9 @@ void hzp_memory_plan_print(const struct hzp_memory_plan *plan, FILE *out)
                 hzp_size_text(plan->line[i].bytes, text), plan->line[i].how);
     fprintf(out, "  %-10s %10s", "total", hzp_size_text(plan->total, text));
     fprintf(out, "   of %s\n", hzp_size_text(plan->limit, text));
+    if (plan->host)
+        fprintf(out, "  %-10s %10s   of the host's, locked\n", "beside",
+                hzp_size_text(plan->host, text));
 }
 
 void hzp_memory_plan_log(const struct hzp_memory_plan *plan)
@@ -461,6 +549,6 @@ void hzp_memory_plan_log(const struct hzp_memory_plan *plan)
     for (int i = 0; i < plan->lines; i++)
         hzp_log(HZP_LOG_INFO, "engine", "memory part=\"%s\" bytes=%zu how=\"%s\"",
                 plan->line[i].what, plan->line[i].bytes, plan->line[i].how);
-    hzp_log(HZP_LOG_INFO, "engine", "memory total_bytes=%zu limit_bytes=%zu", plan->total,
-            plan->limit);
+    hzp_log(HZP_LOG_INFO, "engine", "memory total_bytes=%zu limit_bytes=%zu host_bytes=%zu",
+            plan->total, plan->limit, plan->host);
 }

@@ -18,19 +18,21 @@ struct hzp_memory_line {
     const char *what;
     char how[80]; /* "2 versions of 124.3 MB" */
     size_t bytes;
+    bool host; /* beside a device: of its host's memory, not in the total */
 };
 
 struct hzp_memory_plan {
     struct hzp_memory_line line[HZP_MEMORY_LINES_MAX];
     int lines;
-    size_t total, limit;
+    size_t total, limit; /* of the device's memory */
+    size_t host;         /* a device's: bytes of its host's memory, which is locked for it */
     /* values that follow from the plan */
     enum hzp_dtype dtype;
     bool fp8;          /* each slot has a copy of the projections in e4m3 */
     enum hzp_dtype kv; /* type of keys and values in pages */
     int32_t positions; /* longest sequence */
     int32_t slots;
-    int32_t kv_pages;
+    int32_t kv_pages, kv_backs; /* backing pages of layers with windows; 0: none (kvpool.h) */
     struct hzp_batch_config batch;
     size_t graphs; /* bytes of the device's memory that graphs may take; 0: any */
     struct hzp_page_table_config pages; /* lines 0: the device keeps no table of pages */

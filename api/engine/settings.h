@@ -88,6 +88,7 @@ struct hzp_training_settings {
     double momentum;       /* muon's */
     int64_t recompute;     /* 0: as memory demands; else enum hzp_recompute, + 1 */
     int64_t moment_type;   /* 0: F32, 1: BF16, 2: Q8 */
+    int64_t moments_in;    /* 1: with the residuals in host memory beside the device's */
     double quantum_gflop;  /* maximum size of a piece of work; 0: not cut */
     int64_t publish;       /* enum hzp_publish */
     int64_t publish_every; /* updates per version, where it is not by lesson */

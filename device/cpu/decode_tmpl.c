@@ -64,6 +64,14 @@ static int chunk_first(const struct hzp_attn_paged_args *a, int seg)
     return hzp_attn_first(a->window, a->segs.pos0[seg]) / CHUNK;
 }
 
+/* Where the segment's c-th chunk begins: the first at the block in which its window does. */
+static int chunk_begin(const struct hzp_attn_paged_args *a, int seg, int c)
+{
+    int first = hzp_attn_first(a->window, a->segs.pos0[seg]) / HZP_ATTN_BLOCK * HZP_ATTN_BLOCK;
+    int begin = (chunk_first(a, seg) + c) * CHUNK;
+    return HZP_MAX(begin, first);
+}
+
 static int chunks_of(const struct hzp_attn_paged_args *a, int seg)
 {
     return HZP_DIV_UP(a->segs.pos0[seg] + 1, CHUNK) - chunk_first(a, seg);
@@ -422,8 +430,9 @@ static struct task task_make(const struct decode *w, const struct piece *piece, 
     size_t floats = state_floats(w);
     int h0 = cut * w->kv_each, h1 = HZP_MIN(h0 + w->kv_each, w->args->heads.kv_heads);
     int heads = (h1 - h0) * w->group, context = w->args->segs.pos0[piece->seg] + 1;
-    int skip = chunk_first(w->args, piece->seg), first = (skip + piece->first) * CHUNK;
+    int skip = chunk_first(w->args, piece->seg), p0 = (skip + piece->first) * CHUNK;
     int end = HZP_MIN((skip + piece->last) * CHUNK, context);
+    int first = chunk_begin(w->args, piece->seg, piece->first);
     struct task t = {
         .w = w,
         .seg = piece->seg,
@@ -433,7 +442,7 @@ static struct task task_make(const struct decode *w, const struct piece *piece, 
         .more = state_at(w, own + floats),
         .score = own + 2 * floats,
         .q = own + 2 * floats + heads * SCORES,
-        .ahead = {.p0 = first, .p1 = HZP_MIN(first + CHUNK, end), .end = end, .p = first, .h = h0}};
+        .ahead = {.p0 = first, .p1 = HZP_MIN(p0 + CHUNK, end), .end = end, .p = first, .h = h0}};
 
     for (size_t bytes = 0; bytes < FETCH_BYTES; bytes += ROWS * row_bytes(w))
         fetch_rest(ahead(&t), 0, row_bytes(w));
@@ -451,7 +460,8 @@ static void piece_task(void *ctx, int task, int thread)
     int skip = chunk_first(w->args, piece->seg);
 
     for (int c = piece->first; c < piece->last; c++) {
-        int p0 = (skip + c) * CHUNK, p1 = HZP_MIN(p0 + CHUNK, context);
+        int p0 = chunk_begin(w->args, piece->seg, c);
+        int p1 = HZP_MIN((skip + c + 1) * CHUNK, context);
         if (piece->part >= 0) {
             chunk_run(&t, p0, p1, part_at(w, piece->part + c - piece->first, cut));
         } else if (c == 0) {

@@ -124,12 +124,13 @@ void hzp_attn_paged(struct hzp_plan *plan, const struct hzp_layer *layer,
         .cap = layer->model->config->score_cap,
         .window = window_of(layer),
     };
+    bool back = args.window && n->decode_back;
     paged->decode = paged->prefill = -1;
     if (rows > 0) {
         args.qkv = hzp_mat_rows(s->qkv, 0, rows);
         args.out = hzp_mat_rows(s->attn, 0, rows);
         args.segs = n->decode;
-        args.page = n->decode_page;
+        args.page = back ? n->decode_back : n->decode_page;
         args.line = n->table ? n->decode_line : NULL;
         if (n->goes_on)
             plan->needs = hzp_needs_join(needs, paged->appends);
@@ -139,7 +140,7 @@ void hzp_attn_paged(struct hzp_plan *plan, const struct hzp_layer *layer,
         args.qkv = hzp_mat_rows(s->qkv, rows, end - rows);
         args.out = hzp_mat_rows(s->attn, rows, end - rows);
         args.segs = n->prefill;
-        args.page = n->prefill_page;
+        args.page = back ? n->prefill_back : n->prefill_page;
         args.line = n->table ? n->prefill_line : NULL;
         plan->needs = hzp_needs_join(needs, paged->appends);
         paged->prefill = hzp_plan_next(plan, HZP_OP_attn_prefill, &args);

@@ -23,6 +23,9 @@ static size_t lay_out(struct hzp_batch *b, char *base)
     b->nano_row0 = cut(base, &used, segs + 3 * HZP_STRANDS_MAX, sizeof(*b->nano_row0));
     b->nano_pos0 = cut(base, &used, segs + 3 * HZP_STRANDS_MAX, sizeof(*b->nano_pos0));
     b->page = cut(base, &used, segs * (size_t)max->page_stride, sizeof(*b->page));
+    size_t backs = max->backing ? segs * (size_t)max->page_stride : 0;
+    b->back = cut(base, &used, backs, sizeof(*b->back));
+    b->back_slot = cut(base, &used, backs ? rows : 0, sizeof(*b->back_slot));
     size_t changes = max->table ? (size_t)max->table->config.changes_max : 0;
     b->line = cut(base, &used, segs, sizeof(*b->line));
     b->path = cut(base, &used, segs, sizeof(*b->path));
@@ -52,6 +55,7 @@ int hzp_batch_create(struct hzp_device *dev, const struct hzp_batch_config *max,
                      struct hzp_batch **ret)
 {
     struct hzp_batch *b = hzp_xcalloc(1, sizeof(*b));
+    HZP_ASSERT(!max->backing || (max->page_rows > 0 && !max->table));
     b->max = *max;
     b->dev = dev;
     size_t bytes = lay_out(b, NULL);
@@ -128,6 +132,8 @@ void hzp_batch_set_pages(struct hzp_batch *b, int32_t line, const int32_t *page,
     if (count > 0 && page != own)
         memcpy(own, page, (size_t)count * sizeof(*page));
     b->line[seg] = line;
+    for (int32_t i = 0; b->max.backing && i < count; i++)
+        b->back[(size_t)seg * (size_t)stride + (size_t)i] = b->max.backing[page[i]];
     if (!t)
         return;
     HZP_ASSERT(line >= 0 && line < t->config.lines && stride == t->config.stride);
@@ -159,6 +165,11 @@ int32_t hzp_batch_add_row(struct hzp_batch *b, int32_t token, int32_t slot)
     b->id[r] = token;
     b->pos[r] = b->pos0[i] + (r - b->row0[i]);
     b->slot[r] = slot;
+    if (b->max.backing) {
+        int32_t back = b->max.backing[slot / b->max.page_rows];
+        HZP_ASSERT(back >= 0);
+        b->back_slot[r] = back * b->max.page_rows + slot % b->max.page_rows;
+    }
     b->row0[i + 1] = b->rows;
     b->shallow += b->path[i] != 0;
     b->guesses += b->path[i] == HZP_DEPTH_GUESS;
@@ -355,6 +366,10 @@ int32_t hzp_batch_cut(struct hzp_batch *b, const int32_t *cuts, int32_t nanos, s
         n->prefill = segs_cut(b, prefill, end, from + decodes, last, &used);
         n->decode_page = b->page + (size_t)seg * (size_t)b->max.page_stride;
         n->prefill_page = b->page + (size_t)prefill * (size_t)b->max.page_stride;
+        if (b->max.backing) {
+            n->decode_back = b->back + (size_t)seg * (size_t)b->max.page_stride;
+            n->prefill_back = b->back + (size_t)prefill * (size_t)b->max.page_stride;
+        }
         n->decode_line = b->line + seg;
         n->prefill_line = b->line + prefill;
         n->joins = prefill < end ? b->row0[prefill] : to;

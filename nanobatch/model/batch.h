@@ -44,16 +44,20 @@ enum {
 }; /* drawn, known and guessed rows, prompts; by path */
 
 struct hzp_batch_config {
-    int32_t rows_max;             /* the dense batch */
-    int32_t segs_max;             /* sequences in one step */
-    int32_t page_stride;          /* pages of the longest sequence */
-    int32_t logits_max;           /* rows whose logits may be wanted in one step */
-    int32_t edits_max;            /* logit edits of all of them together */
-    int32_t masks_max;            /* rows that have a mask */
-    int32_t mask_words;           /* hzp_mask_words of the vocabulary */
-    int32_t hidden_cols;          /* the model's width; 0: no hidden states can be wanted */
-    enum hzp_dtype hidden_type;   /* type of activations */
-    int32_t layers;               /* the model's; 0: no segment has a path */
+    int32_t rows_max;           /* the dense batch */
+    int32_t segs_max;           /* sequences in one step */
+    int32_t page_stride;        /* pages of the longest sequence */
+    int32_t logits_max;         /* rows whose logits may be wanted in one step */
+    int32_t edits_max;          /* logit edits of all of them together */
+    int32_t masks_max;          /* rows that have a mask */
+    int32_t mask_words;         /* hzp_mask_words of the vocabulary */
+    int32_t hidden_cols;        /* the model's width; 0: no hidden states can be wanted */
+    enum hzp_dtype hidden_type; /* type of activations */
+    int32_t layers;             /* the model's; 0: no segment has a path */
+    /* Borrowed: the backing page of each page (serve/kvpool.h), and a page's rows.  NULL: layers
+     * with windows read the same pages as others; so it must be where there is a table. */
+    const int32_t *backing;
+    int32_t page_rows;
     struct hzp_page_table *table; /* borrowed; NULL: attention reads the batch's page numbers */
 };
 
@@ -66,6 +70,7 @@ struct hzp_nano {
     const int32_t *id, *pos, *slot;  /* [rows] */
     struct hzp_segs decode, prefill; /* prefill's rows count from its own first row */
     const int32_t *decode_page, *prefill_page;
+    const int32_t *decode_back, *prefill_back; /* of layers with windows; NULL: the same */
     const int32_t *decode_line, *prefill_line; /* without a table: not used */
     int32_t page_stride;
     const struct hzp_page_table *table; /* NULL: none */
@@ -87,6 +92,7 @@ struct hzp_batch {
     int32_t pad_segs;         /* padding rows with a segment of their own: all or none */
     int32_t pad_logits;       /* padding rows of the head, behind the logits */
     int32_t *id, *pos, *slot; /* [rows_max] token, position, KV slot (hzp_rope_args) */
+    int32_t *back_slot;       /* [rows_max] with max.backing: the slot in layers with windows */
 
     /* tokens that the step before draws */
     int32_t refs; /* number of leading rows whose token is not known yet; their id is -1 */
@@ -98,6 +104,7 @@ struct hzp_batch {
     int32_t *row0;             /* [segs_max + 1] */
     int32_t *pos0;             /* [segs_max] */
     int32_t *page;             /* [segs_max][page_stride] */
+    int32_t *back;             /* with max.backing: its backing pages, -1: none */
     int32_t *line;             /* [segs_max] of the table, or of those who keep one */
     int8_t *path;              /* [segs_max] of the segment; padding rows have the last one's */
     int32_t shallow, guesses;  /* rows whose path is not 0; of these that of HZP_DEPTH_GUESS */
@@ -147,6 +154,12 @@ double hzp_batch_share(const struct hzp_batch *batch);
 /* Sets the newest segment's pages, which are those of the sequence in this line of the table.  The
  * changes must fit. */
 void hzp_batch_set_pages(struct hzp_batch *batch, int32_t line, const int32_t *page, int32_t count);
+
+/* The slots of the rows in a layer with this window. */
+static inline const int32_t *hzp_batch_slots(const struct hzp_batch *b, int32_t window)
+{
+    return b->max.backing && window ? b->back_slot : b->slot;
+}
 
 /* Whether the step has room for the changes of a line with these pages and `more` new ones behind
  * them.  Without a table: always. */

@@ -165,7 +165,9 @@ static void add_layer(struct hzp_forward *f, const struct hzp_ride *ride, int32_
     struct hzp_needs product = plan->needs;
     int32_t trained = add_train_attention(plan, &layer, &train, &chunk);
     plan->needs = product;
-    hzp_attn_append(plan, &layer, &serve, nano->pos, nano->slot, paged.kv);
+    const int32_t *slot =
+        hzp_batch_slots(f->batch, hzp_config_kind(f->model->config, index)->window);
+    hzp_attn_append(plan, &layer, &serve, nano->pos, slot + nano->row0, paged.kv);
     hzp_attn_paged(plan, &layer, &serve, &paged);
     hzp_plan_also(plan, trained);
     plan->rides = chunk.rows;

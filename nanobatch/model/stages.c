@@ -195,7 +195,9 @@ static void project(struct hzp_forward *f, const struct run *run, const struct h
 {
     struct hzp_layer_space space = space_of(f, run, layer->index);
     hzp_attn_project(f->plan, layer, &space);
-    hzp_attn_append(f->plan, layer, &space, f->batch->pos + run->row0, f->batch->slot + run->row0,
+    const int32_t *slot =
+        hzp_batch_slots(f->batch, hzp_config_kind(f->model->config, layer->index)->window);
+    hzp_attn_append(f->plan, layer, &space, f->batch->pos + run->row0, slot + run->row0,
                     &f->kv[layer->index]);
     for (int32_t i = run->first; i < run->end; i++)
         f->strand[i].append[layer->index] = f->plan->items - 1;

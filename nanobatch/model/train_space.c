@@ -298,32 +298,36 @@ static void lay_out_muon(struct hzp_train_space *s, char *base, size_t *at,
         s->muon[i] = hzp_mat_cut(base, at, 1, i < 2 ? most : side * side, s->act);
 }
 
-static size_t lay_out_state(struct hzp_train_space *s, char *base, const struct hzp_layout *layout)
+/* base, at: of memory of the device and of the host; at becomes the sizes.  base NULLs: only
+ * counts. */
+static void lay_out_state(struct hzp_train_space *s, void *const base[2], size_t at[2],
+                          const struct hzp_layout *layout)
 {
-    size_t at = 0;
+    enum hzp_mem where = s->config.host_state ? HZP_MEM_HOST : HZP_MEM_DEVICE;
+    char *own = base[where];
+    at[HZP_MEM_DEVICE] = at[HZP_MEM_HOST] = 0;
     s->layout = layout;
     if (s->config.forward_only)
-        return 0;
-    lay_out_grads(s, base, &at, layout);
-    size_t begin = at;
+        return;
+    lay_out_grads(s, base[HZP_MEM_DEVICE], &at[HZP_MEM_DEVICE], layout);
+    size_t begin = at[where];
     for (int p = 0; p < HZP_STATE_WEIGHTS; p++) {
         enum hzp_dtype type;
         const struct hzp_layout *part =
             hzp_state_layout(layout, s->act, s->config.moment_type, (enum hzp_state_part)p, &type);
         if (part)
-            lay_out_shards(s, HZP_LEVEL_STATE, &s->state_part[p], base, &at, part, type);
+            lay_out_shards(s, HZP_LEVEL_STATE, &s->state_part[p], own, &at[where], part, type);
     }
     if (s->config.backup) {
-        size_t bytes = HZP_ROUND_UP(at - begin, sizeof(float));
+        size_t bytes = HZP_ROUND_UP(at[where] - begin, sizeof(float));
         s->copied_floats = bytes / sizeof(float);
-        s->copied = base ? (float *)(base + begin) : NULL;
-        at = HZP_ROUND_UP(begin + bytes, (size_t)64);
-        s->backup = base ? (float *)(base + at) : NULL;
-        at += bytes;
+        s->copied = own ? (float *)(own + begin) : NULL;
+        at[where] = HZP_ROUND_UP(begin + bytes, (size_t)64);
+        s->backup = own ? (float *)(own + at[where]) : NULL;
+        at[where] += bytes;
     }
     if (s->config.muon)
-        lay_out_muon(s, base, &at, layout);
-    return at;
+        lay_out_muon(s, base[HZP_MEM_DEVICE], &at[HZP_MEM_DEVICE], layout);
 }
 
 /* The sums of squares that ranks exchange. */
@@ -437,7 +441,25 @@ size_t hzp_train_space_bytes(const struct hzp_layout *layout, enum hzp_dtype act
 {
     struct hzp_train_space s = {.config = *config, .act = act};
     s.config.shards = hzp_shards_of(&config->shards);
-    return lay_out_rows(&s, NULL, layout) + lay_out_state(&s, NULL, layout);
+    size_t rows = lay_out_rows(&s, NULL, layout);
+    lay_out_state(&s, s.state, s.state_bytes, layout);
+    return rows + s.state_bytes[HZP_MEM_DEVICE];
+}
+
+static int open_state(struct hzp_train_space *s, const struct hzp_layout *layout)
+{
+    lay_out_state(s, s->state, s->state_bytes, layout);
+    for (int i = HZP_MEM_DEVICE; i <= HZP_MEM_HOST; i++) {
+        size_t bytes = s->zeroed_bytes[i] = s->state_bytes[i];
+        if (!bytes)
+            continue;
+        HZP_TRY(hzp_device_alloc(s->dev, (enum hzp_mem)i, bytes, &s->state[i]));
+        if (!s->config.unprepared)
+            HZP_TRY(hzp_device_zero(s->dev, s->state[i], bytes));
+    }
+    if (s->state_bytes[HZP_MEM_DEVICE])
+        lay_out_state(s, s->state, s->state_bytes, layout);
+    return HZP_OK;
 }
 
 int hzp_train_space_create(const struct hzp_model *model,
@@ -456,7 +478,6 @@ int hzp_train_space_create(const struct hzp_model *model,
     hzp_train_space_begin(s, 1);
     int r;
     size_t rows = lay_out_rows(s, NULL, model->layout);
-    size_t state = lay_out_state(s, NULL, model->layout);
     HZP_TRY_GOTO(hzp_device_alloc(s->dev, HZP_MEM_DEVICE, rows, &s->memory));
     lay_out_rows(s, s->memory, model->layout);
     void *result;
@@ -464,13 +485,7 @@ int hzp_train_space_create(const struct hzp_model *model,
     s->result = result;
     memset(s->result, 0, sizeof(*s->result));
     s->memory_bytes = rows;
-    s->state_bytes = s->zeroed_bytes = state;
-    if (state) {
-        HZP_TRY_GOTO(hzp_device_alloc(s->dev, HZP_MEM_DEVICE, state, &s->state));
-        lay_out_state(s, s->state, model->layout);
-        if (!config->unprepared)
-            HZP_TRY_GOTO(hzp_device_zero(s->dev, s->state, state));
-    }
+    HZP_TRY_GOTO(open_state(s, model->layout));
     HZP_TRY_GOTO(open_squares(s, model->layout));
     if (config->backup) {
         void *rows_memory;
@@ -492,7 +507,8 @@ void hzp_train_space_destroy(struct hzp_train_space *s)
     if (!s)
         return;
     hzp_device_free(s->dev, HZP_MEM_DEVICE, s->memory);
-    hzp_device_free(s->dev, HZP_MEM_DEVICE, s->state);
+    hzp_device_free(s->dev, HZP_MEM_DEVICE, s->state[HZP_MEM_DEVICE]);
+    hzp_device_free(s->dev, HZP_MEM_HOST, s->state[HZP_MEM_HOST]);
     hzp_device_free(s->dev, HZP_MEM_HOST, s->result);
     hzp_device_free(s->dev, HZP_MEM_HOST, s->copied_row);
     hzp_device_free(s->dev, HZP_MEM_HOST, s->square);
@@ -509,19 +525,22 @@ bool hzp_train_space_prepare(const struct hzp_train_space *s, struct hzp_plan *c
                              int32_t pieces)
 {
     const size_t piece = 1 << 20;
-    size_t all = s->zeroed_bytes + s->memory_bytes;
-    if (*at >= all)
-        return false;
+    char *const memory[] = {s->state[HZP_MEM_DEVICE], s->state[HZP_MEM_HOST], s->memory};
+    const size_t size[] = {s->zeroed_bytes[HZP_MEM_DEVICE], s->zeroed_bytes[HZP_MEM_HOST],
+                           s->memory_bytes};
+    size_t before = 0;
+    bool any = false;
     chain->tenant = HZP_TENANT_TRAIN;
-    while (pieces-- > 0 && *at < all) {
-        bool state = *at < s->zeroed_bytes;
-        char *ptr = state ? (char *)s->state + *at : (char *)s->memory + (*at - s->zeroed_bytes);
-        size_t bytes = HZP_MIN(piece, (state ? s->zeroed_bytes : all) - *at);
-        int32_t n = (int32_t)HZP_DIV_UP(bytes, sizeof(float)); /* allocations are whole pages */
-        HZP_PLAN_NEXT(chain, fill, .y = {ptr, 1, n, n, HZP_F32});
-        *at += bytes;
-    }
-    return true;
+    for (int i = 0; i < HZP_COUNT(size); before += size[i++])
+        while (pieces > 0 && *at < before + size[i]) {
+            size_t bytes = HZP_MIN(piece, before + size[i] - *at);
+            int32_t n = (int32_t)HZP_DIV_UP(bytes, sizeof(float)); /* allocations are whole pages */
+            HZP_PLAN_NEXT(chain, fill, .y = {memory[i] + (*at - before), 1, n, n, HZP_F32});
+            *at += bytes;
+            any = true;
+            pieces--;
+        }
+    return any;
 }
 
 /* Whether restoring the units of a state writes all of its memory. */
@@ -538,13 +557,14 @@ static bool restored_whole(const struct hzp_train_space *s)
 
 int hzp_train_space_restore(struct hzp_train_space *s)
 {
-    size_t grads = hzp_units_bytes(s->grads.layout, HZP_F32);
-    if (!s->config.unprepared || s->zeroed_bytes == grads)
+    enum hzp_mem where = s->config.host_state ? HZP_MEM_HOST : HZP_MEM_DEVICE;
+    size_t grads = where == HZP_MEM_HOST ? 0 : hzp_units_bytes(s->grads.layout, HZP_F32);
+    if (!s->config.unprepared || s->zeroed_bytes[where] == grads)
         return HZP_OK;
-    s->zeroed_bytes = grads; /* they come first */
+    s->zeroed_bytes[where] = grads; /* they come first */
     if (restored_whole(s))
         return HZP_OK;
-    return hzp_device_zero(s->dev, (char *)s->state + grads, s->state_bytes - grads);
+    return hzp_device_zero(s->dev, (char *)s->state[where] + grads, s->state_bytes[where] - grads);
 }
 
 const struct hzp_units *hzp_train_space_grads(const struct hzp_train_space *s)

@@ -39,8 +39,11 @@ struct hzp_train_space_config {
     bool forward_only;          /* evaluation: no gradients, moments, kept activations */
     int32_t ride_rows;          /* serving's rows that have room behind the micro-batch */
     bool backup;                /* room for a copy of the optimizer's state: hzp_update_save */
-    bool muon;                  /* room for the steps of hzp_update_hyper's momentum */
-    bool fp8;                   /* forward_only alone: products as serving's under fp8 */
+    /* Moments, residuals and their copy are in host memory that the device's ops read and write in
+     * place: an update moves them once each way. */
+    bool host_state;
+    bool muon; /* room for the steps of hzp_update_hyper's momentum */
+    bool fp8;  /* forward_only alone: products as serving's under fp8 */
     /* Its memory is neither zeroed nor touched at create, which takes seconds per GB on a CPU: the
      * owner runs the chains of hzp_train_space_prepare before any other. */
     bool unprepared;
@@ -68,7 +71,7 @@ int hzp_train_space_restore(struct hzp_train_space *space);
 
 /* Gradients F32 (the sums over micro-batches), and the parts of the optimizer's state (NULL: there
  * is none, and of weights), in units as hzp_state_layout says, or this rank's shards of them, and
- * in device memory.  For checkpoints and tests; valid between chains. */
+ * in device memory (but for host_state).  For checkpoints and tests; valid between chains. */
 const struct hzp_units *hzp_train_space_grads(const struct hzp_train_space *space);
 const struct hzp_units *hzp_train_space_part(const struct hzp_train_space *space,
                                              enum hzp_state_part part);

@@ -29,9 +29,11 @@ struct hzp_train_space {
     struct hzp_device *dev;
     struct hzp_train_space_config config;
     enum hzp_dtype act;
-    void *memory, *state;             /* allocations: activations; gradients, optimizer state */
-    size_t memory_bytes, state_bytes; /* sizes of the allocations */
-    size_t zeroed_bytes;              /* bytes of state that hzp_train_space_prepare zeroes */
+    /* Allocations: activations; gradients and, in the same memory or in the host's
+     * (config.host_state), the optimizer's state.  By enum hzp_mem. */
+    void *memory, *state[2];
+    size_t memory_bytes, state_bytes[2];
+    size_t zeroed_bytes[2]; /* of state, from its begin: hzp_train_space_prepare zeroes them */
     struct hzp_update_result *result; /* host-visible */
     int32_t heads;
     int32_t rows_room;   /* rows of kept activations: those of the micro-batch, + ride_rows */

@@ -168,6 +168,11 @@ static void test_muon(void **state)
     refuses(&s, 2, "--optimizer", "--optimizer muon cannot be used with --ranks: ");
     s.training.moment_type = 2;
     refuses(&s, 1, "--optimizer", "--optimizer muon cannot be used with --moments q8: ");
+    s.training.optimizer = HZP_NADAM;
+    s.training.moments_in = 1;
+    allows(&s, 1);
+    refuses(&s, 2, "--moments", "--moments in=host cannot be used with --ranks: ");
+    s.training.optimizer = HZP_MUON;
     s.no_train = 1;
     allows(&s, 1);
 }

@@ -32,7 +32,7 @@ static struct hzp_memory_plan plan;
 static struct hzp_err_text err;
 static bool rides;
 static size_t lanes;
-static bool copies;
+static bool copies, gate;
 static size_t host_limit;
 static struct hzp_driver_memory driver;
 static int32_t shapes;
@@ -48,6 +48,7 @@ static int make(size_t limit)
                                          .limit = limit,
                                          .lanes = lanes,
                                          .copies = copies,
+                                         .gate = gate,
                                          .host_limit = host_limit,
                                          .driver = driver,
                                          .shapes = shapes,
@@ -116,6 +117,98 @@ static void copies_where_it_fits(void **state)
     options.engine.serving.kv_tokens = 0;
 }
 
+static const struct hzp_memory_line *line_of(const char *what)
+{
+    for (int i = 0; i < plan.lines; i++)
+        if (strcmp(plan.line[i].what, what) == 0)
+            return &plan.line[i];
+    return NULL;
+}
+
+/* In host memory are the moments, the residuals and their copy, and nothing else; a device that has
+ * no memory of its own has them where they were. */
+static void moments_beside_the_device(void **state)
+{
+    static const size_t moment[] = {2 * 4, 2 * 2};
+    const size_t much = (size_t)1 << 32;
+    options.engine.serving.kv_tokens = 10000;
+    for (int64_t type = 0; type < 2; type++) {
+        options.engine.training.moment_type = type;
+        host_limit = much;
+        gate = true;
+        assert_int_equal(make(much), HZP_OK);
+        size_t total = plan.total, apart = 2 * layout.elements * (moment[type] + 2);
+        assert_int_equal(plan.host, 0);
+        assert_false(plan.train.host_state);
+        options.engine.training.moments_in = 1;
+        assert_int_equal(make(much), HZP_OK);
+        assert_int_equal(plan.host, apart);
+        assert_int_equal(plan.total, total - apart);
+        assert_true(plan.train.host_state);
+        size_t least = plan.total - 1;
+        assert_true(line_of("moments")->host && line_of("gate")->host && !line_of("weights")->host);
+        host_limit = apart;
+        assert_int_equal(make(much), HZP_OK);
+        host_limit--;
+        assert_int_equal(make(much), HZP_EINVAL);
+        assert_string_equal(err.param, "--moments");
+        host_limit = 0;
+        assert_int_equal(make(much), HZP_OK);
+        assert_int_equal(plan.host, 0);
+        assert_false(plan.train.host_state);
+        host_limit = much; /* the sum is of the device's memory */
+        assert_int_equal(make(least), HZP_ENOMEM);
+        assert_null(strstr(err.text, " + moments "));
+        assert_null(strstr(err.text, "in=host"));
+        options.engine.training.moments_in = 0;
+        assert_int_equal(make(least), HZP_ENOMEM);
+        assert_non_null(strstr(err.text, " + moments "));
+        assert_non_null(strstr(err.text, type ? "--moments q8, --moments bf16,in=host"
+                                              : "--moments bf16, --moments f32,in=host"));
+    }
+    host_limit = 0;
+    gate = false;
+}
+
+/* What docs/measurements/2026-11-long-examples.md shows: 8B on a GPU of 80 GB. */
+static void eight_billion_in_80_gb(void **state)
+{
+    static const char *const type[] = {"f32", "bf16", "q8"};
+    static const size_t beside[] = {80, 48, 35}; /* GB, rounded down */
+    const size_t gb = 1000 * 1000 * 1000;
+    const struct hzp_model_config big = {.family = "llama",
+                                         .layers = 32,
+                                         .width = 4096,
+                                         .inner = 14336,
+                                         .vocab = 128256,
+                                         .heads = {.heads = 32, .kv_heads = 8, .dim = 128},
+                                         .positions = 8192,
+                                         .disk_type = HZP_BF16,
+                                         .norm_eps = 1e-5f,
+                                         .rope_theta = 5e5,
+                                         .bos = -1};
+    struct hzp_training_settings *t = &options.engine.training;
+    hzp_layout_free(&layout);
+    hzp_layout_make(&big, &layout);
+    host_limit = 128 * gb;
+    t->micro_rows = 512;
+    for (t->moment_type = 0; t->moment_type < 3; t->moment_type++) {
+        t->moments_in = 0;
+        assert_int_equal(make(80 * gb), HZP_ENOMEM);
+        if (make(200 * gb) < 0)
+            fail_msg("%s", err.text);
+        printf("--moments %s\n", type[t->moment_type]);
+        hzp_memory_plan_print(&plan, stdout);
+        t->moments_in = 1;
+        if (make(80 * gb) < 0)
+            fail_msg("%s", err.text);
+        assert_int_equal(plan.host / gb, beside[t->moment_type]);
+        printf("--moments %s,in=host\n", type[t->moment_type]);
+        hzp_memory_plan_print(&plan, stdout);
+    }
+    host_limit = 0;
+}
+
 /* A table of more entries than 32 bits number is refused, where there is one. */
 static void too_many_pages_are_refused(void **state)
 {
@@ -136,14 +229,6 @@ static void too_many_pages_are_refused(void **state)
     host_limit = 0;
     layout.config.positions = config.positions;
     *s = before;
-}
-
-static const struct hzp_memory_line *line_of(const char *what)
-{
-    for (int i = 0; i < plan.lines; i++)
-        if (strcmp(plan.line[i].what, what) == 0)
-            return &plan.line[i];
-    return NULL;
 }
 
 /* What the driver takes has a line: all of the partitions, of graphs at most a 32nd of the memory
@@ -263,6 +348,51 @@ static void an_fp8_cache_is_counted(void **state)
                              hzp_kvpool_bytes(&config, HZP_E4M3, plan.kv_pages, 16));
             assert_non_null(strstr(plan.line[i].how, "in fp8"));
         }
+}
+
+static size_t kv_line(const char *how)
+{
+    for (int i = 0; i < plan.lines; i++)
+        if (!strcmp(plan.line[i].what, "KV cache")) {
+            assert_non_null(strstr(plan.line[i].how, how));
+            return plan.line[i].bytes;
+        }
+    return 0;
+}
+
+/* Layers with windows have fewer pages, so the same bytes hold more, where requests may be much
+ * longer and nothing needs whole pages. */
+static void windows_take_less(void **state)
+{
+    size_t most = 8 << 20;
+    options.engine.serving.kv_memory = (int64_t)most;
+    for (int32_t l = 1; l < config.layers; l++)
+        layout.config.layer_kind[l] = 1;
+    assert_int_equal(make((size_t)1 << 32), HZP_OK);
+    int32_t pages = plan.kv_pages;
+    assert_int_equal(plan.kv_backs, 0);
+
+    layout.config.kind[1].window = 64;
+    assert_int_equal(make((size_t)1 << 32), HZP_OK);
+    assert_in_range(plan.kv_backs, hzp_kvpool_window_pages(64, 16), plan.kv_pages - 1);
+    assert_true(plan.kv_pages > 2 * pages);
+    size_t bytes = kv_line("; 3 layers with windows of 64 have ");
+    assert_int_equal(
+        bytes, hzp_kvpool_backed_bytes(&layout.config, HZP_BF16, plan.kv_pages, plan.kv_backs, 16));
+    assert_true(bytes <= most && bytes + hzp_kvpool_bytes(&config, HZP_BF16, 1, 16) > most);
+
+    options.engine.serving.prefix_dir = "/tmp";
+    assert_int_equal(make((size_t)1 << 32), HZP_OK);
+    assert_true(plan.kv_pages == pages && !plan.kv_backs);
+    options.engine.serving.prefix_dir = NULL;
+    host_limit = most; /* a device with memory, and a table of pages, of its own */
+    assert_int_equal(make((size_t)1 << 32), HZP_OK);
+    assert_true(plan.kv_pages == pages && !plan.kv_backs);
+    host_limit = 0;
+    layout.config.kind[1].window = 900; /* hardly shorter than a request */
+    assert_int_equal(make((size_t)1 << 32), HZP_OK);
+    assert_true(plan.kv_pages == pages && !plan.kv_backs);
+    options.engine.serving.kv_memory = 0;
 }
 
 static void options_steer_it(void **state)
@@ -471,12 +601,15 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(it_adds_up, set_up, tear_down),
         cmocka_unit_test_setup_teardown(copies_where_it_fits, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(moments_beside_the_device, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(eight_billion_in_80_gb, set_up, tear_down),
         cmocka_unit_test_setup_teardown(too_many_pages_are_refused, set_up, tear_down),
         cmocka_unit_test_setup_teardown(the_driver_takes_its_part, set_up, tear_down),
         cmocka_unit_test_setup_teardown(riding_takes_room, set_up, tear_down),
         cmocka_unit_test_setup_teardown(lanes_are_counted, set_up, tear_down),
         cmocka_unit_test_setup_teardown(fp8_is_counted, set_up, tear_down),
         cmocka_unit_test_setup_teardown(an_fp8_cache_is_counted, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(windows_take_less, set_up, tear_down),
         cmocka_unit_test_setup_teardown(options_steer_it, set_up, tear_down),
         cmocka_unit_test_setup_teardown(the_cache_takes_what_is_left, set_up, tear_down),
         cmocka_unit_test_setup_teardown(a_cache_too_small_is_refused, set_up, tear_down),

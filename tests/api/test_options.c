@@ -155,6 +155,9 @@ static void options_have_parts(void **state)
     assert_true(options.engine.training.skip == 0.25 && options.engine.training.swap == 1);
     assert_int_equal(parse("train", "dir", "--adamw", "decay=0.1", NULL), HZP_OK);
     assert_true(options.engine.training.decay == 0.1 && options.engine.training.beta1 == 0.9);
+    assert_int_equal(parse("train", "dir", "--moments", "bf16,in=host", NULL), HZP_OK);
+    assert_true(options.engine.training.moments_in && options.engine.training.moment_type == 1);
+    assert_int_equal(parse("train", "dir", "--moments", "q8,in=disk", NULL), HZP_EINVAL);
     assert_int_equal(parse("train", "dir", "--optimizer", "muon,momentum=0.9", NULL), HZP_OK);
     assert_true(options.engine.training.optimizer == HZP_MUON);
     assert_true(options.engine.training.momentum == 0.9);

@@ -179,7 +179,52 @@ static void check_codes(struct hzp_lane *lane, const struct hzp_weights *w,
         }
 }
 
-static void check(enum hzp_dtype type, enum hzp_dtype moments, bool fp8, uint64_t quantum)
+/* Chains zero all of the state's memory; none what the state of a checkpoint will fill. */
+static void check_prepared(struct hzp_exec *exec, struct hzp_plan *plan,
+                           struct hzp_train_space *space)
+{
+    struct hzp_exec_times times;
+    size_t at = 0, bytes = space->state_bytes[HZP_MEM_HOST], from = 0;
+    char *moments = space->state[HZP_MEM_HOST];
+    assert_true(bytes >= 2 * space->copied_floats * sizeof(float));
+    assert_ptr_equal(space->copied, moments);
+    memset(moments, 1, bytes);
+    while (hzp_train_space_prepare(space, plan, &at, 2)) {
+        assert_true(at > from);
+        from = at;
+        FIXTURE_MUST(hzp_exec_run(exec, plan, NULL, &times));
+        hzp_plan_clear(plan);
+    }
+    assert_int_equal(at, bytes + space->state_bytes[HZP_MEM_DEVICE] + space->memory_bytes);
+    for (size_t i = 0; i < bytes; i++)
+        assert_int_equal(moments[i], 0);
+    memset(moments, 1, bytes);
+    FIXTURE_MUST(hzp_train_space_restore(space));
+    assert_int_equal(space->zeroed_bytes[HZP_MEM_HOST], 0);
+    memset(moments, 0, bytes);
+}
+
+/* Where updates can be taken back: one that is, in front of the one that counts. */
+static void run(struct hzp_exec *exec, struct hzp_plan *plan, const struct hzp_model *model,
+                const struct hzp_version *v, struct hzp_version *draft,
+                struct hzp_train_space *space)
+{
+    struct hzp_exec_times times;
+    hzp_plan_clear(plan);
+    if (space->config.backup) {
+        hzp_update_save(plan, space);
+        hzp_update_build(plan, model, v, draft, &hyper, space);
+        hzp_update_restore(plan, space);
+    }
+    hzp_update_build(plan, model, v, draft, &hyper, space);
+    FIXTURE_MUST(hzp_plan_check(plan, NULL));
+    FIXTURE_MUST(hzp_exec_run(exec, plan, NULL, &times));
+}
+
+/* host: the state is allocated apart, in host memory; and zeroed by chains, saved and brought
+ * back. */
+static void check(enum hzp_dtype type, enum hzp_dtype moments, bool fp8, uint64_t quantum,
+                  bool host)
 {
     struct fixture_model f;
     struct fixture_config open = {
@@ -187,18 +232,25 @@ static void check(enum hzp_dtype type, enum hzp_dtype moments, bool fp8, uint64_
         .config = config,
         .inner = inner,
         .store = {.type = type, .fp8 = fp8, .slots = 2, .max_staleness = 1, .first_id = 1}};
-    struct hzp_train_space_config space_config = {
-        .rows_max = 4, .head_rows = 4, .moment_type = moments, .quantum_flops = quantum};
+    struct hzp_train_space_config space_config = {.rows_max = 4,
+                                                  .head_rows = 4,
+                                                  .moment_type = moments,
+                                                  .quantum_flops = quantum,
+                                                  .host_state = host,
+                                                  .backup = host,
+                                                  .unprepared = host};
     struct hzp_train_space *space;
     struct hzp_exec *exec;
     struct hzp_lane *lane;
     struct hzp_plan plan;
-    struct hzp_exec_times times;
     fixture_open(&f, &open);
     FIXTURE_MUST(hzp_train_space_create(f.model, &space_config, &space));
     FIXTURE_MUST(hzp_exec_create(f.dev, &exec));
     FIXTURE_MUST(hzp_lane_open(f.dev, HZP_BOUND_MEMORY, &lane));
     struct hzp_version *v = fixture_publish_random(&f, 20, 0.5f), *draft = fixture_begin(&f);
+    hzp_plan_init(&plan);
+    if (host)
+        check_prepared(exec, &plan, space);
     fill_state(f.dev, space);
     const struct hzp_units *residual = hzp_train_space_residual(space);
     assert_int_equal(residual != NULL, type == HZP_BF16);
@@ -218,9 +270,7 @@ static void check(enum hzp_dtype type, enum hzp_dtype moments, bool fp8, uint64_
         hand.v_scale = fixture_units_read(f.dev, v_scale);
     }
 
-    hzp_plan_init(&plan);
-    hzp_update_build(&plan, f.model, v, draft, &hyper, space);
-    FIXTURE_MUST(hzp_exec_run(exec, &plan, NULL, &times));
+    run(exec, &plan, f.model, v, draft, space);
     update_by_hand(lane, &hand);
     const struct hzp_update_result *result = hzp_update_result(space);
     uint64_t checksum;
@@ -259,13 +309,15 @@ static void check(enum hzp_dtype type, enum hzp_dtype moments, bool fp8, uint64_
 
 static void test_update(void **state)
 {
-    check(HZP_F32, HZP_F32, false, 0);
-    check(HZP_F32, HZP_F32, true, 1); /* the smallest pieces */
-    check(HZP_BF16, HZP_F32, false, 1);
-    check(HZP_BF16, HZP_F32, true, 0);
-    check(HZP_F32, HZP_Q8, false, 0);
-    check(HZP_F32, HZP_Q8, false, 1);
-    check(HZP_BF16, HZP_Q8, false, 1);
+    for (int host = 0; host < 2; host++) {
+        check(HZP_F32, HZP_F32, false, 0, host);
+        check(HZP_F32, HZP_F32, true, 1, host); /* the smallest pieces */
+        check(HZP_BF16, HZP_F32, false, 1, host);
+        check(HZP_BF16, HZP_F32, true, 0, host);
+        check(HZP_F32, HZP_Q8, false, 0, host);
+        check(HZP_F32, HZP_Q8, false, 1, host);
+        check(HZP_BF16, HZP_Q8, false, 1, host);
+    }
 }
 
 /* The formula of dev/muon.py. */

@@ -110,6 +110,7 @@ static void check_rejected(enum hzp_dtype type, enum hzp_dtype moments, bool by_
     make_gate(&g, 1000, by_tag ? 1000 : INFINITY);
     struct tiny *plain = tiny_open(&config);
     config.gate = &g.gate;
+    config.host_state = by_tag; /* no other numbers, either */
     struct tiny *gated = tiny_open(&config);
     tiny_publish(plain);
     tiny_publish(gated);

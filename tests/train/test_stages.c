@@ -497,9 +497,9 @@ static void test_memory(void **state)
     for (int32_t i = 0; i < r->count; i++) {
         struct hzp_learner *l = i ? hzp_learner_by_link_learner(r->other[i].learner)
                                   : hzp_trainer_learner(r->first->trainer);
-        held += l->space->state_bytes;
+        held += l->space->state_bytes[HZP_MEM_DEVICE];
     }
-    assert_int_equal(held, hzp_trainer_learner(one->trainer)->space->state_bytes);
+    assert_int_equal(held, hzp_trainer_learner(one->trainer)->space->state_bytes[HZP_MEM_DEVICE]);
     ranks_close(r);
     tiny_close(one);
 }

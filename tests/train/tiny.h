@@ -33,6 +33,7 @@ struct tiny_config {
     uint64_t idle_ns;         /* 1: one item a step */
     struct hzp_source *other; /* a source before the trainer, or NULL */
     bool untied, fp8;
+    bool host_state;          /* moments and residuals are allocated apart */
     bool prepares;            /* the trainer's memory is prepared by slices, as a server's is */
     int32_t layers, width;    /* 0: 2, 16 */
     struct hzp_shards shards; /* ordered, and with ranks.h: the groups */
@@ -135,6 +136,7 @@ static inline struct tiny *tiny_open(const struct tiny_config *config)
                                          .model = t->fixture.model,
                                          .queue = t->queue,
                                          .quantum_flops = 20000,
+                                         .host_state = config->host_state,
                                          .prepare_behind = config->prepares,
                                          .shards = config->shards,
                                          .link = config->link,

@@ -14,6 +14,7 @@ static int create_learner(struct hzp_trainer *t, struct hzp_err_text *reterr)
                                               .chunk_rows = c->chunk_rows,
                                               .half_rows = c->half_rows ? c->half_rows : 128,
                                               .ride_rows = c->ride_rows,
+                                              .host_state = c->host_state,
                                               .rides = true,
                                               .undoes = hzp_trainer_checks(t) ||
                                                         hzp_sample_queue_by_lesson(c->queue),

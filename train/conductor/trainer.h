@@ -113,6 +113,7 @@ struct hzp_trainer_config {
     /* Memory is zeroed by slices of the first steps instead of at create, so that a server can
      * answer before: on a CPU it takes seconds per GB.  Samples wait for it. */
     bool prepare_behind;
+    bool host_state;   /* moments and residuals are in host memory (train_space.h) */
     int32_t ride_rows; /* serving rows for which there is room behind a micro-batch: ride.h */
     const struct hzp_gate *gate; /* borrowed, needs publish_every 1; NULL: none */
     struct hzp_trials *trials;   /* borrowed, the same, and one rank; NULL: drafts are published at

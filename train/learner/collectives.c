@@ -47,7 +47,8 @@ static int announce(struct hzp_collectives *x, struct hzp_err_text *reterr)
     size_t bytes;
     for (int32_t i = 0; hzp_weights_memory(w, i, &memory, &bytes); i++)
         HZP_TRY(hzp_link_register(x->config.link, memory, bytes, reterr));
-    return hzp_link_register(x->config.link, s->state, s->state_bytes, reterr);
+    return hzp_link_register(x->config.link, s->state[HZP_MEM_DEVICE],
+                             s->state_bytes[HZP_MEM_DEVICE], reterr);
 }
 
 size_t hzp_collectives_stage_bytes(const struct hzp_layout *layout)

@@ -74,6 +74,7 @@ int hzp_learner_create(const struct hzp_learner_config *config, struct hzp_learn
     space.unprepared = config->unprepared;
     space.shards = config->shards;
     space.backup = config->undoes;
+    space.host_state = config->host_state;
     l->config = *config;
     hzp_plan_init(&l->chain);
     l->track = hzp_track_open("training", HZP_TRACK_FEW, false);

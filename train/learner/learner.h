@@ -47,6 +47,7 @@ struct hzp_learner_config {
     int32_t ride_rows; /* serving rows for which there is room behind a micro-batch: ride.h */
     bool rides;        /* micro-batches may ride (ride.h) */
     bool undoes;       /* updates may be undone */
+    bool host_state;   /* moments and residuals are in host memory (train_space.h) */
     bool unprepared;   /* memory is zeroed by chains instead of at create */
 };
 
