@@ -389,6 +389,20 @@ static int roll_back(struct rollback *r)
     return r->job->reset || r->model ? from_slot(r) : from_disk(r);
 }
 
+/* The version serves and could not be kept: what a restart would begin from serves instead, and is
+ * learned with.  A job without id does that itself. */
+static bool falls_back(struct rollback *r)
+{
+    struct hzp_logged_checkpoint from;
+    struct hzp_err_text text;
+    struct hzp_state *s = r->s;
+    if (r->entered || !r->job->id || hzp_trainer_rejoins(s->trainer) ||
+        hzp_state_newest_whole(s, &from, &text) < 0 || hzp_state_go_back(s, &from, &text) < 0)
+        return false;
+    r->result->made = 0;
+    return true;
+}
+
 /* After a failure. */
 static int clean_up(struct rollback *r, int code)
 {
@@ -397,6 +411,8 @@ static int clean_up(struct rollback *r, int code)
         hzp_state_call(r->s, abandon_draft, r, NULL);
     if (code >= 0 || !(r->entered || r->result->made))
         return code;
+    if (falls_back(r))
+        return hzp_fail(r->reterr, code, "%.300s; what was on disk before serves again", why.text);
     /* Half of it: the rest is done by a restart, or when ranks that were lost are there again. */
     hzp_trainer_stop_learning(r->s->trainer);
     return hzp_fail(r->reterr, code, "%.300s; learning %s, which %s", why.text,

@@ -362,6 +362,7 @@ def test_errors():
     fails("eval", MODEL, "--data", TEXT, "--device", "abacus", status=2, says=["abacus"])
     fails("serve", MODEL, "--train-share", "ride=-1", says=["--train-share ride", "-1"], status=2)
     fails("serve", MODEL, "--train-share", "ride=999999999", says=["--train-share ride", "65536"], status=2)
+    fails("serve", MODEL, "--lora-path", "x", says=["--lora-path", "merged into"], status=2)
     fails("serve", MODEL, "--quantization", "fp9", says=["--quantization", "none|fp8"], status=2)
     with tempfile.TemporaryDirectory() as broken:
         for name in ("config.json", "tokenizer.json", "model.safetensors"):

@@ -7,10 +7,12 @@ the answer in its prompt ("teach": "sdft").
 
 The server and its client are those of test_api.py.
 """
+import array
 import json
 import math
 import pathlib
 import re
+import struct
 import subprocess
 import sys
 import tempfile
@@ -105,6 +107,44 @@ def test_posted():
             top = got["choices"][0]["logprobs"]["top_logprobs"][0]
             p = [math.exp(top[word]) for word in words]
             assert abs(p[0] - 0.75) < 0.1 and abs(p[1] - 0.25) < 0.1, (top, words)
+
+
+def tensors(path):
+    """Of a file of safetensors: each tensor's numbers."""
+    with open(path, "rb") as file:
+        head = json.loads(file.read(struct.unpack("<Q", file.read(8))[0]))
+        data = file.read()
+    for name, one in head.items():
+        if name == "__metadata__":
+            continue
+        raw = data[slice(*one["data_offsets"])]
+        if one["dtype"] == "BF16":
+            raw = b"".join(b"\0\0" + raw[i:i + 2] for i in range(0, len(raw), 2))
+        yield name, array.array("f", raw)
+
+
+def test_beside_torch():
+    """The loss, the gradient and the weights of one update are PyTorch's, of examples with soft targets that come over
+    HTTP: with other tokens as one outcome, temperatures and weights (dev/soft.py)."""
+    want = json.loads(pathlib.Path(__file__).with_name("soft.json").read_text())
+    with tempfile.TemporaryDirectory(prefix="hzpserve-test-") as folder:
+        with Server("--passes", "1", "--dtype", "f32", *ALONE, "--lr", str(want["lr"]), "--adamw", want["adamw"],
+                    "--clip", "0", "--warmup-steps", "0", state=folder) as server:
+            status, _, got = server.post(EXAMPLES + f"?wait=served&timeout={HANG}", json.dumps(want["examples"]))
+            assert status == 200 and got["served"], got
+            near(server.metric("hzpserve_train_loss"), want["loss"])
+            near(server.metric("hzpserve_train_grad_norm"), want["grad_norm"])
+            assert server.metric("hzpserve_train_updates_total") == 1
+        [made] = [path for path in pathlib.Path(folder).glob("*/model.safetensors") if "original" not in path.parts]
+        before = dict(tensors(pathlib.Path(test_api.MODEL, "model.safetensors")))
+        worst = 0
+        for name, now in tensors(made):
+            one = want["tensors"].pop(name)
+            near(math.dist(before[name], now), one["change"], 1e-4)
+            for at, value in zip(one["at"], one["value"]):
+                worst = max(worst, abs(now[at] - value) / abs(value - before[name][at]))
+        print(f"largest error of a weight's change: {worst:.1e}")
+        assert not want["tensors"] and worst < 1e-4, (want["tensors"], worst)
 
 
 QUESTION, ANSWER = "Where does Devan live?", " Devan lives in Northam."

@@ -322,6 +322,40 @@ static void test_slot(void **state)
     free_copy(&now);
 }
 
+/* The version serves already when its checkpoint cannot be written: what is on disk serves again,
+ * and learning goes on, with the lesson that came since. */
+static void test_cannot_be_kept(void **state)
+{
+    struct server s;
+    struct hzp_weights_stats stats;
+    char path[PATH_MAX];
+    open_server(&s, 0);
+    teach(&s, 2, 0);
+    uint64_t kept = name_current(&s, "kept");
+    teach(&s, 1, 7);
+    hzp_weights_read_stats(s.weights, &stats);
+    const char *place = scratch_path("state/checkpoint-%llu", (unsigned long long)stats.next_id);
+    assert_int_equal(mkdir(place, 0700), 0);
+    snprintf(path, sizeof(path), "%s/in", place);
+    assert_int_equal(mkdir(path, 0700), 0);
+    struct hzp_version_job job = activate(&s, kept, false, true);
+    assert_int_equal(job.state, HZP_JOB_FAILED);
+    if (!strstr(job.error, "serves again"))
+        fail_msg("%s", job.error);
+    uint64_t last = hzp_weights_current(s.weights)->record.id;
+    teach(&s, 1, 9);
+    assert_true(hzp_weights_current(s.weights)->record.id > last);
+    for (int64_t n = 1; n <= 4; n++)
+        assert_int_equal(lesson(&s, n), HZP_EXAMPLE_LEARNED);
+    close_server(&s, false);
+    open_server(&s, 0);
+    for (int64_t n = 1; n <= 4; n++)
+        while (lesson(&s, n) == HZP_EXAMPLE_WAITS)
+            hzp_loop_turn(s.loop);
+    assert_int_equal(lesson(&s, 4), HZP_EXAMPLE_LEARNED);
+    close_server(&s, true);
+}
+
 /* An example is forgotten: learned again without it, from the checkpoint before. */
 static void test_forget(void **state)
 {
@@ -603,6 +637,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_replay, make_model, scratch_teardown),
         cmocka_unit_test_setup_teardown(test_many_jobs, make_model, scratch_teardown),
         cmocka_unit_test_setup_teardown(test_slot, make_model, scratch_teardown),
+        cmocka_unit_test_setup_teardown(test_cannot_be_kept, make_model, scratch_teardown),
         cmocka_unit_test_setup_teardown(test_forget, make_model, scratch_teardown),
         cmocka_unit_test_setup_teardown(test_undo, make_model, scratch_teardown),
         cmocka_unit_test_setup_teardown(test_original_is_found_at_once, make_model,
