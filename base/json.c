@@ -57,7 +57,8 @@ static const char *skip_blanks(const char *p, const char *end)
     return p;
 }
 
-int32_t hzp_json_hex4(const char *p, const char *end)
+/* The four hexadecimal digits at p; -1: there are none. */
+static int32_t hex4(const char *p, const char *end)
 {
     int32_t code = 0;
     if (end - p < 4)
@@ -80,14 +81,14 @@ static int32_t escape(struct reader *r)
         r->at++;
         return codes[found - letters];
     }
-    int32_t code = r->at < r->end && *r->at == 'u' ? hzp_json_hex4(r->at + 1, r->end) : -1;
+    int32_t code = r->at < r->end && *r->at == 'u' ? hex4(r->at + 1, r->end) : -1;
     if (code < 0)
         return -1;
     r->at += 5;
     if (code < 0xD800 || code > 0xDFFF)
         return code;
     if (code <= 0xDBFF && r->end - r->at >= 6 && r->at[0] == '\\' && r->at[1] == 'u') {
-        int32_t low = hzp_json_hex4(r->at + 2, r->end);
+        int32_t low = hex4(r->at + 2, r->end);
         if (low >= 0xDC00 && low <= 0xDFFF) {
             r->at += 6;
             return 0x10000 + ((code - 0xD800) << 10) + (low - 0xDC00);

@@ -74,6 +74,3 @@ json_t *hzp_json_copy(const json_t *value);
 /* json_dumps() of a value of any kind, spelled ones in it included; the caller frees it.  flags are
  * jansson's.  NULL: no memory. */
 char *hzp_json_dumps(const json_t *value, size_t flags);
-
-/* The four hexadecimal digits at p; -1: there are none. */
-int32_t hzp_json_hex4(const char *p, const char *end);

@@ -177,17 +177,6 @@ static void put_escaped(struct line *to, const char *text, size_t n, size_t spar
     }
 }
 
-const char *hzp_log_quoted(const char *text, char *ret, size_t size)
-{
-    HZP_ASSERT(size > 2);
-    struct line inner = {.text = ret + 1, .size = size - 2};
-    ret[0] = '"';
-    ret[1] = 0;
-    put_escaped(&inner, text, strlen(text), 0);
-    strcpy(ret + 1 + inner.used, "\"");
-    return ret;
-}
-
 /* The length of the key at the beginning of text, which an `=` follows; 0: there is none. */
 static size_t key_length(const char *text)
 {

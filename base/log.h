@@ -7,7 +7,7 @@
  *
  * The JSON form is made from the text: where everything behind the first words has the form
  * `key=value`, the words are the event and the pairs its fields; else the whole text is the event.
- * A value that contains spaces is written between double quotes (hzp_log_quoted).
+ * A value that contains spaces is written between double quotes.
  *
  * No line waits for its reader: where standard error is a pipe or terminal that is full, lines are
  * dropped, and the next one that can be written follows a line that says how many.
@@ -52,10 +52,6 @@ enum hzp_log_format { HZP_LOG_TEXT, HZP_LOG_JSON };
 /* The form of all lines from now on, and the present one. */
 void hzp_log_set_format(enum hzp_log_format format);
 enum hzp_log_format hzp_log_get_format(void);
-
-/* Writes text between double quotes, with quotes, backslashes and control characters escaped as in
- * JSON, and cut to the room there is; returns ret. */
-const char *hzp_log_quoted(const char *text, char *ret, size_t size);
 
 /* Whether a line of that level and subsystem would be written. */
 bool hzp_log_enabled(enum hzp_log_level level, const char *subsystem);

@@ -41,7 +41,7 @@ static struct hzp_zmq_link *of(struct hzp_link_worker *worker)
     return (struct hzp_zmq_link *)worker;
 }
 
-void hzp_zmq_poke(struct hzp_zmq_link *link)
+static void poke(struct hzp_zmq_link *link)
 {
     uint64_t one = 1;
     ssize_t n = write(link->event, &one, sizeof(one)); /* fails only where it is poked anyway */
@@ -370,13 +370,13 @@ static int zmq_post(struct hzp_link *base, hzp_ticket ticket, const struct hzp_t
                     struct hzp_err_text *reterr)
 {
     atomic_store(&base->posted, ticket);
-    hzp_zmq_poke((struct hzp_zmq_link *)base);
+    poke((struct hzp_zmq_link *)base);
     return HZP_OK;
 }
 
 static void zmq_abort(struct hzp_link *base, int rank, const char *why)
 {
-    hzp_zmq_poke((struct hzp_zmq_link *)base); /* the thread tells the others */
+    poke((struct hzp_zmq_link *)base); /* the thread tells the others */
 }
 
 static void zmq_link_close(struct hzp_link *base)
@@ -384,7 +384,7 @@ static void zmq_link_close(struct hzp_link *base)
     struct hzp_zmq_link *link = (struct hzp_zmq_link *)base;
     atomic_store(&link->worker.closing, true);
     if (link->runs) {
-        hzp_zmq_poke(link);
+        poke(link);
         pthread_join(link->worker.thread, NULL);
     }
     for (int r = 0; r < base->ranks; r++) {

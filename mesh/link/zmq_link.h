@@ -46,8 +46,6 @@ struct hzp_zmq_link {
     bool sparse;               /* the transfer in progress leaves out blocks of zeros */
 };
 
-void hzp_zmq_poke(struct hzp_zmq_link *link);
-
 /* Takes one message of a rank, if there is one and room for it.  False: there is none. */
 bool hzp_zmq_receive(struct hzp_zmq_link *link, int rank);
 /* Forgets the oldest message. */

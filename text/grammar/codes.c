@@ -4,25 +4,14 @@
 #include "base/chars.h"
 #include "base/utf8.h"
 
-void hzp_codes_add(struct hzp_codes *set, uint32_t lo, uint32_t hi)
-{
-    if (lo > hi || set->full)
-        return;
-    if (set->count == HZP_CODES_MAX)
-        hzp_codes_sort(set);
-    if (set->count == HZP_CODES_MAX)
-        set->full = true;
-    else
-        set->range[set->count++] = (struct hzp_code_range){lo, HZP_MIN(hi, HZP_CODE_LAST)};
-}
-
 static int by_lo(const void *pa, const void *pb)
 {
     const struct hzp_code_range *a = pa, *b = pb;
     return (a->lo > b->lo) - (a->lo < b->lo);
 }
 
-void hzp_codes_sort(struct hzp_codes *set)
+/* Sorts and joins the ranges. */
+static void sort(struct hzp_codes *set)
 {
     int32_t kept = 0;
     qsort(set->range, (size_t)set->count, sizeof(*set->range), by_lo);
@@ -36,11 +25,23 @@ void hzp_codes_sort(struct hzp_codes *set)
     set->count = kept;
 }
 
+void hzp_codes_add(struct hzp_codes *set, uint32_t lo, uint32_t hi)
+{
+    if (lo > hi || set->full)
+        return;
+    if (set->count == HZP_CODES_MAX)
+        sort(set);
+    if (set->count == HZP_CODES_MAX)
+        set->full = true;
+    else
+        set->range[set->count++] = (struct hzp_code_range){lo, HZP_MIN(hi, HZP_CODE_LAST)};
+}
+
 void hzp_codes_invert(struct hzp_codes *set)
 {
     struct hzp_codes out = {.full = set->full};
     uint32_t from = 0;
-    hzp_codes_sort(set);
+    sort(set);
     for (int32_t i = 0; i < set->count; i++) {
         if (set->range[i].lo > from)
             hzp_codes_add(&out, from, set->range[i].lo - 1);
@@ -93,7 +94,7 @@ static void json_edges(struct hzp_rules *rules, int32_t from, struct hzp_code_ra
 void hzp_codes_edges(struct hzp_rules *rules, int32_t from, struct hzp_codes *set,
                      enum hzp_spelling spelling, int32_t to)
 {
-    hzp_codes_sort(set);
+    sort(set);
     rules->full |= set->full;
     for (int32_t i = 0; i < set->count; i++)
         if (spelling == HZP_SPELL_JSON)

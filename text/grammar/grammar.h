@@ -52,7 +52,6 @@ struct hzp_token_text {
 void hzp_lexicon_create(const struct hzp_token_text *token, int32_t count,
                         struct hzp_lexicon **ret);
 void hzp_lexicon_destroy(struct hzp_lexicon *lexicon); /* no grammar may be left; NULL: no effect */
-int32_t hzp_lexicon_count(const struct hzp_lexicon *lexicon);
 /* Bytes of the grammars over it that have an owner.  Thread: any. */
 int64_t hzp_lexicon_in_use(const struct hzp_lexicon *lexicon);
 
@@ -91,5 +90,5 @@ bool hzp_grammar_run_may_end(const struct hzp_constraint_run *run);
 bool hzp_grammar_run_may_go_on(const struct hzp_constraint_run *run); /* by some byte */
 
 /* Sets the bits of the tokens that may come next and clears all others; mask: words for
- * hzp_lexicon_count tokens, 32 each.  Returns whether there are any. */
+ * the lexicon's tokens, 32 each.  Returns whether there are any. */
 bool hzp_grammar_run_mask(struct hzp_constraint_run *run, uint32_t *mask);

@@ -52,11 +52,6 @@ void hzp_lexicon_destroy(struct hzp_lexicon *lexicon)
     free(lexicon);
 }
 
-int32_t hzp_lexicon_count(const struct hzp_lexicon *lexicon)
-{
-    return lexicon->count;
-}
-
 int64_t hzp_lexicon_in_use(const struct hzp_lexicon *lexicon)
 {
     return atomic_load(lexicon->in_use);

@@ -170,8 +170,6 @@ enum hzp_spelling {
 
 /* Adds lo .. hi; a range too many sets `full`. */
 void hzp_codes_add(struct hzp_codes *set, uint32_t lo, uint32_t hi);
-/* Sorts and joins the ranges. */
-void hzp_codes_sort(struct hzp_codes *set);
 /* Everything that was not in it. */
 void hzp_codes_invert(struct hzp_codes *set);
 

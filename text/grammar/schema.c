@@ -88,12 +88,6 @@ int32_t hzp_schema_rule_of(struct hzp_schema *s, const struct hzp_schema_item *a
     return item->rule;
 }
 
-int32_t hzp_schema_rule(struct hzp_schema *s, const struct hzp_schema_item *at, const char *keyword,
-                        const char *name, const json_t *schema)
-{
-    return hzp_schema_rule_of(s, at, keyword, name, &schema, 1);
-}
-
 const json_t *hzp_schema_made(struct hzp_schema *s, json_t *schema)
 {
     if (s->rules->full) { /* refused in any case */
@@ -338,7 +332,7 @@ int hzp_schema_rules_in(struct hzp_rules *rules, const json_t *document, const j
     if (!hzp_json_names_are_text(document))
         return hzp_fail(reterr, HZP_EINVAL, "schema: a name in it has \\u0000");
     begin(&s, rules, document, reterr);
-    *ret = hzp_schema_rule(&s, NULL, "", "", schema);
+    *ret = hzp_schema_rule_of(&s, NULL, "", "", &schema, 1);
     for (int32_t i = 0; i < s.items && r == HZP_OK; i++) {
         struct hzp_schema_item at = s.item[i]; /* the list may move */
         r = make_item(&s, &at);

@@ -66,10 +66,8 @@ enum hzp_json_type {
 int hzp_schema_refuse(const struct hzp_schema *s, const struct hzp_schema_item *at,
                       const char *keyword, const char *why);
 
-/* The rule of one schema, or of a list, which is made later; keyword and name: where it stands
- * below `at`. */
-int32_t hzp_schema_rule(struct hzp_schema *s, const struct hzp_schema_item *at, const char *keyword,
-                        const char *name, const json_t *schema);
+/* The rule of a list of schemas, which is made later; keyword and name: where it stands below
+ * `at`. */
 int32_t hzp_schema_rule_of(struct hzp_schema *s, const struct hzp_schema_item *at,
                            const char *keyword, const char *name, const json_t *const *list,
                            int32_t n);

@@ -146,8 +146,9 @@ static struct noted *find(struct hzp_feedback *f, const char *id)
     return NULL;
 }
 
-bool hzp_feedback_score(struct hzp_feedback *f, const char *id, double score, uint64_t *ret_version,
-                        bool *ret_trial)
+/* Gives the answer a score.  False: there is none with this id. */
+static bool set_score(struct hzp_feedback *f, const char *id, double score, uint64_t *ret_version,
+                      bool *ret_trial)
 {
     HZP_LOCKED(&f->lock);
     struct noted *a = find(f, id);
@@ -175,17 +176,19 @@ void hzp_feedback_read(struct hzp_feedback *f, struct hzp_feedback_stats *ret)
     *ret = f->stats;
 }
 
-struct hzp_sample *hzp_feedback_receipt(struct hzp_feedback *f, const char *id)
+/* A copy of an answer's receipt, to be freed as a sample.  The answer's tokens have learn 1, one
+ * that ended it 2; how.old and .reference are their log-probabilities.  NULL: there is none. */
+static struct hzp_sample *copy_receipt(struct hzp_feedback *f, const char *id)
 {
     HZP_LOCKED(&f->lock);
     const struct noted *a = find(f, id);
     const struct hzp_sample *s = a ? a->receipt : NULL;
-    struct hzp_sample *ret =
-        s ? hzp_sample_create_losses(s->token, s->learn, NULL, s->how, s->count) : NULL;
-    return ret;
+    return s ? hzp_sample_create_losses(s->token, s->learn, NULL, s->how, s->count) : NULL;
 }
 
-bool hzp_feedback_taught(struct hzp_feedback *f, const json_t *id, int64_t number)
+/* The answer's receipt has taught example `number`; with 0 it is dropped.  False: there is none.
+ * id: a string, or NULL, which names none. */
+static bool note_taught(struct hzp_feedback *f, const json_t *id, int64_t number)
 {
     HZP_LOCKED(&f->lock);
     struct noted *a = id ? find(f, json_string_value(id)) : NULL;
@@ -219,7 +222,7 @@ static int find_answer(struct hzp_exchange *x, const char *field, struct hzp_sam
                        int32_t *ret_prompt, struct hzp_err_text *reterr)
 {
     const char *id = json_string_value(json_object_get(x->asked, field));
-    *ret = hzp_feedback_receipt(x->server->feedback, id);
+    *ret = copy_receipt(x->server->feedback, id);
     for (*ret_prompt = 0; *ret && !(*ret)->learn[*ret_prompt];)
         ++*ret_prompt;
     return *ret ? HZP_OK
@@ -310,8 +313,8 @@ static int teach(struct hzp_exchange *x, json_t *answer, struct hzp_err_text *re
     hzp_effects_prepare(engine->effects);
     HZP_TRY(hzp_state_accept_samples(engine->state, one, 1, &(struct hzp_body_key){.key = NULL},
                                      &first, &last, reterr));
-    hzp_feedback_taught(x->server->feedback, json_object_get(x->asked, "id"), first);
-    hzp_feedback_taught(x->server->feedback, json_object_get(x->asked, "better_than"), first);
+    note_taught(x->server->feedback, json_object_get(x->asked, "id"), first);
+    note_taught(x->server->feedback, json_object_get(x->asked, "better_than"), first);
     hzp_effects_note(engine->effects, first, last, NULL, 0);
     hzp_loop_poke(engine->parts.loop);
     hzp_route_audit(x, "teach",
@@ -346,11 +349,10 @@ int hzp_route_feedback(struct hzp_exchange *x, struct hzp_err_text *reterr)
     int r = more || learn ? teach(x, json, reterr) : HZP_OK;
     HZP_TRY(r);
     if (forget)
-        there = hzp_feedback_taught(x->server->feedback, id, 0);
+        there = note_taught(x->server->feedback, id, 0);
     if (score) {
         double value = json_number_value(score);
-        there =
-            hzp_feedback_score(x->server->feedback, json_string_value(id), value, &version, &trial);
+        there = set_score(x->server->feedback, json_string_value(id), value, &version, &trial);
         json_object_update_new(json, json_pack("{s:f, s:I, s:b}", "score", value, "weights_version",
                                                (json_int_t)version, "trial", trial));
     }

@@ -27,16 +27,6 @@ void hzp_feedback_destroy(struct hzp_feedback *f); /* NULL: no effect */
  * it with what it computes itself (hzp_trainer_compare). */
 void hzp_feedback_note(struct hzp_feedback *f, const char *id, const struct hzp_completion *c);
 
-/* Gives the answer a score.  False: there is none with this id. */
-bool hzp_feedback_score(struct hzp_feedback *f, const char *id, double score, uint64_t *ret_version,
-                        bool *ret_trial);
-
-/* A copy of an answer's receipt, to be freed as a sample.  The answer's tokens have learn 1, one
- * that ended it 2; how.old and .reference are their log-probabilities.  NULL: there is none. */
-struct hzp_sample *hzp_feedback_receipt(struct hzp_feedback *f, const char *id);
-/* The answer's receipt has taught example `number`; with 0 it is dropped.  False: there is none.
- * id: a string, or NULL, which names none. */
-bool hzp_feedback_taught(struct hzp_feedback *f, const json_t *id, int64_t number);
 /* The example is forgotten, and with it the receipts that have taught it. */
 void hzp_feedback_forget(struct hzp_feedback *f, int64_t number);
 

@@ -7,6 +7,7 @@
  * microseconds. */
 #include "base/thread.h"
 #include "text/chat/structure.h"
+#include "text/grammar/automaton.h"
 #include "text/grammar/schema.h"
 
 #include <stdio.h>
@@ -127,7 +128,7 @@ int main(int argc, char **argv)
         fprintf(stderr, "%s\n", err.text);
         return 1;
     }
-    uint32_t *mask = hzp_xcalloc((size_t)hzp_lexicon_count(words) / 32 + 1, sizeof(*mask));
+    uint32_t *mask = hzp_xcalloc((size_t)words->count / 32 + 1, sizeof(*mask));
     double *us = masks(g, &tokens, repeats, mask, &count), sum = 0;
     for (int i = 0; i < count; i++)
         sum += us[i];
@@ -136,9 +137,8 @@ int main(int argc, char **argv)
         "{\"vocab\": %d, \"lexicon_us\": %.0f, \"make_us\": %.0f, \"states\": %d, \"masks\": %d, "
         "\"bytes\": %lld, \"tokens\": %zu, \"mask_mean_us\": %.2f, \"mask_median_us\": %.2f, "
         "\"mask_p99_us\": %.2f, \"mask_max_us\": %.2f}\n",
-        hzp_lexicon_count(words), lexicon_us, make_us, size.states, size.masks,
-        (long long)size.bytes, tokens.n, sum / HZP_MAX(count, 1), us[count / 2],
-        us[count * 99 / 100], us[HZP_MAX(count - 1, 0)]);
+        words->count, lexicon_us, make_us, size.states, size.masks, (long long)size.bytes, tokens.n,
+        sum / HZP_MAX(count, 1), us[count / 2], us[count * 99 / 100], us[HZP_MAX(count - 1, 0)]);
     free(us);
     free(mask);
     free(schema);
