@@ -43,8 +43,10 @@ static double speed(const struct server *s, int32_t k)
 /* A step of so many rows. */
 static double step(struct hzp_rounds *r, int32_t sequences, int32_t kind, int32_t rows, double ns)
 {
-    hzp_rounds_began(r, sequences, kind);
-    hzp_rounds_ended(r, rows, r->end_ns + (uint64_t)ns);
+    static uint64_t number;
+    struct hzp_rounds_mix mix = {.guess = sequences};
+    hzp_rounds_began(r, ++number, false, &mix, kind);
+    hzp_rounds_ended(r, number, rows, r->end_ns + (uint64_t)ns);
     return ns;
 }
 
@@ -66,7 +68,8 @@ static void run(const struct server *s)
         double trust = 0;
         for (int32_t q = 0; q < n; q++)
             trust += lookup[q].trust / n;
-        int32_t k = hzp_rounds_length(&rounds, n, trust, HZP_LOOKUP_MAX, 256);
+        int32_t k = hzp_rounds_length(&rounds, &(struct hzp_rounds_mix){.guess = n}, trust,
+                                      HZP_LOOKUP_MAX, 256, true);
         for (int32_t i = 0; i < k; i++)
             spent += step(&rounds, n, HZP_ROUNDS_GUESS, n, s->cost * one);
         spent += step(&rounds, n, k, n * (k + 1), time_of(s, n * (k + 1)));
@@ -107,7 +110,8 @@ static void test_late_step(void **state)
     (void)state;
     hzp_rounds_init(&rounds);
     while (tokens < 1000) {
-        int32_t k = hzp_rounds_length(&rounds, s.sequences, 1, HZP_LOOKUP_MAX, 256);
+        int32_t k = hzp_rounds_length(&rounds, &(struct hzp_rounds_mix){.guess = s.sequences}, 1,
+                                      HZP_LOOKUP_MAX, 256, true);
         double verify = time_of(&s, s.sequences * (k + 1)) * (k || !late ? 1 : 3);
         late &= k > 0;
         for (int32_t i = 0; i < k; i++)
