@@ -6,21 +6,22 @@
  * A round is some steps in which each sequence has one row that guesses, drawn as the model itself
  * would draw there, and then one with all layers that computes the guessed rows again and verifies
  * them (lookup.h).  What the guessing rows have stored is overwritten then.  A request that is
- * answered with fewer layers is guessed by those of them that are in the half.  The sequences of one
- * version guess in the same steps, because a step of both kinds of rows takes about as long as one
- * of all layers; those that cannot guess have a row in each of these steps, as without a round.
- * None begins while a prompt is computed, or where more sequences cannot guess than can.
+ * answered with fewer layers is guessed by those of them that are in the half.  The sequences of
+ * one version guess in the same steps, because a step of both kinds of rows takes about as long as
+ * one of all layers; those that cannot guess have a row in each of these steps, as without a
+ * round.  None begins while a prompt is computed, or where more sequences cannot guess than can.
  *
- * A round of k guesses takes k g + v(k) for n sequences that guess and m beside them, and brings
- * n (1 + a + ... + a^k) + m (k + 1) tokens, if a of the guesses are right.  g is how long a step that
- * guesses takes, v(k) one that verifies k guesses, v(0) one that decodes: averages, from the end of
- * the step before to its own, of what was measured with about as many sequences (up to the next
- * power of two), with some beside them or none.  A v(k) that is not known yet goes on as those
- * before it do.  The k with the most tokens in that time is chosen; 0, unless one brings more by a
- * margin.  Decoding is measured four times before the first round, because one measurement may be
- * far off, then once in as many rounds as it was measured before, at most 64; not in the first step
- * behind a round, which is formed when the results are there, where decoding runs ahead.  Where
- * rounds do not pay, one of a single guess is tried in 256 steps: another version may guess better.
+ * A round of k guesses takes k g + v(k) for n sequences that guess and m beside them, and brings n
+ * (1 + a + ... + a^k) + m (k + 1) tokens, if a of the guesses are right.  g is how long a step
+ * that guesses takes, v(k) one that verifies k guesses, v(0) one that decodes: averages, from the
+ * end of the step before to its own, of what was measured with about as many sequences (up to the
+ * next power of two), with some beside them or none.  A v(k) that is not known yet goes on as
+ * those before it do.  The k with the most tokens in that time is chosen; 0, unless one brings
+ * more by a margin.  Decoding is measured four times before the first round, because one
+ * measurement may be far off, then once in as many rounds as it was measured before, at most 64;
+ * not in the first step behind a round, which is formed when the results are there, where decoding
+ * runs ahead.  Where rounds do not pay, one of a single guess is tried in 256 steps: another
+ * version may guess better.
  *
  * Thread: engine.
  */

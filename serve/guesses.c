@@ -47,7 +47,8 @@ static void take(struct spare *spare, const struct hzp_seq *seq, int32_t guesses
     spare->masks -= hzp_edits_mask(seq->rq->edits) ? guesses : 0;
 }
 
-/* How many guesses of the chosen sequence the step may have at most, if its newest token is known. */
+/* How many guesses of the chosen sequence the step may have at most, if its newest token is
+ * known. */
 static int32_t room_for(const struct hzp_filling *f, struct hzp_seq *seq, const struct spare *spare)
 {
     const struct hzp_scheduler *s = f->s;
