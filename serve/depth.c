@@ -10,10 +10,11 @@ static const double cost_at_first = 0.55; /* half of the layers, and the head */
 static const double cost_beside = 1;      /* the same beside rows of all layers */
 /* How often decoding is measured before the first round; in how many rounds once, at most. */
 enum { DECODE_FIRST = 4, DECODE_EVERY = 64 };
+enum { SOONER = 4, GUESSES_AT_FIRST = 3 }; /* the first value of trust counts as so many guesses */
 
 void hzp_rounds_init(struct hzp_rounds *r)
 {
-    *r = (struct hzp_rounds){.trust = 0.6};
+    *r = (struct hzp_rounds){.trust = 0.6, .sooner = SOONER};
 }
 
 static struct hzp_rounds_times *times_of(struct hzp_rounds *r, const struct hzp_rounds_mix *mix)
@@ -57,9 +58,10 @@ int32_t hzp_rounds_length(struct hzp_rounds *r, const struct hzp_rounds_mix *mix
     int32_t length = best_length(times->ns, mix, trust, most);
     r->pays = length > 0;
     r->idle += !length;
-    if (!length && r->idle >= every)
+    if (!length && r->idle >= every >> r->sooner)
         length = HZP_MIN(most, 1);
     if (length && known) {
+        r->sooner -= !r->pays && r->sooner > 0;
         r->idle = 0;
         r->rounds++;
     }
@@ -97,8 +99,9 @@ void hzp_rounds_ended(struct hzp_rounds *r, uint64_t number, int32_t rows, uint6
 void hzp_rounds_verified(struct hzp_rounds *r, struct hzp_lookup *lookup, int32_t guesses,
                          int32_t right)
 {
-    double new = r->pays ? rate : try_rate;
     for (int32_t i = 0; i < guesses && i <= right; i++) {
+        double new = HZP_MAX(r->pays ? rate : try_rate, 1.0 / (GUESSES_AT_FIRST + r->guesses));
+        r->guesses = HZP_MIN(r->guesses + 1, 1 << 20);
         lookup->trust += new *((i < right) - lookup->trust);
         r->trust += new *((i < right) - r->trust);
     }

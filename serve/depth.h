@@ -20,8 +20,9 @@
  * more by a margin.  Decoding is measured four times before the first round, because one
  * measurement may be far off, then once in as many rounds as it was measured before, at most 64;
  * not in the first step behind a round, which is formed when the results are there, where decoding
- * runs ahead.  Where rounds do not pay, one of a single guess is tried in 256 steps: another
- * version may guess better.
+ * runs ahead.  Where rounds do not pay, one of a single guess is tried in 256 steps, because
+ * another version may guess better; the first ones after 16, 32, 64 and 128, because how often
+ * guesses are right is not known at first.
  *
  * Thread: engine.
  */
@@ -54,9 +55,11 @@ struct hzp_rounds {
     struct hzp_rounds_times times[2][HZP_ROUNDS_CLASSES]; /* [whether some are plain] */
     uint64_t end_ns;                                      /* the newest step ended then */
     struct hzp_rounds_step step[2];                       /* step n is step[n % 2] */
-    int32_t idle;   /* steps since the last round in which none would have paid */
-    int32_t rounds; /* since decoding was measured */
-    bool pays;      /* a round would bring more tokens */
+    int32_t idle;    /* steps since the last round in which none would have paid */
+    int32_t sooner;  /* a round is tried after 1 / 2^sooner of the steps */
+    int32_t guesses; /* that were verified */
+    int32_t rounds;  /* since decoding was measured */
+    bool pays;       /* a round would bring more tokens */
 };
 
 void hzp_rounds_init(struct hzp_rounds *rounds);
