@@ -4,11 +4,13 @@
 static const double margin = 1.03;       /* what a round must bring more */
 static const double rate = 1.0 / 64;     /* weight of a new value in the average of right guesses */
 static const double try_rate = 1.0 / 16; /* the same where rounds do not pay, and guesses are few */
-static const double ns_rate = 1.0 / 32;  /* the same for times; the first weigh more */
-static const double ns_most = 3;         /* times the average: so much counts of a late step */
+/* The same for times that are less, and more, than it: other work makes steps late, never early. */
+static const double ns_rate_down = 1.0 / 8, ns_rate_up = 1.0 / 32;
+static const double ns_most = 3;          /* times the average: so much counts of a late step */
 static const double cost_at_first = 0.55; /* half of the layers, and the head */
 static const double cost_beside = 1;      /* the same beside rows of all layers */
-/* How often decoding is measured before the first round; in how many rounds once, at most. */
+/* How often decoding is measured before the first round, and of how many steps the shortest counts;
+ * in how many rounds decoding is measured once, at most. */
 enum { DECODE_FIRST = 4, DECODE_EVERY = 64 };
 enum { SOONER = 4, GUESSES_AT_FIRST = 3 }; /* the first value of trust counts as so many guesses */
 
@@ -91,9 +93,13 @@ void hzp_rounds_ended(struct hzp_rounds *r, uint64_t number, int32_t rows, uint6
         return;
     if (!is->kind)
         r->rounds = 0;
-    double share = 1.0 / ++*seen, most = *seen > 1 ? ns_most * *at : ns;
-    *seen = HZP_MIN(*seen, 1 << 20);
-    *at += HZP_MAX(share, ns_rate) * (HZP_MIN(ns, most) - *at);
+    *seen = HZP_MIN(*seen + 1, 1 << 20);
+    if (*seen <= DECODE_FIRST)
+        *at = *seen > 1 ? HZP_MIN(*at, ns) : ns;
+    else if (ns < *at)
+        *at += ns_rate_down * (ns - *at);
+    else
+        *at += ns_rate_up * (HZP_MIN(ns, ns_most * *at) - *at);
 }
 
 void hzp_rounds_verified(struct hzp_rounds *r, struct hzp_lookup *lookup, int32_t guesses,

@@ -12,17 +12,17 @@
  * round.  None begins while a prompt is computed, or where more sequences cannot guess than can.
  *
  * A round of k guesses takes k g + v(k) for n sequences that guess and m beside them, and brings n
- * (1 + a + ... + a^k) + m (k + 1) tokens, if a of the guesses are right.  g is how long a step
- * that guesses takes, v(k) one that verifies k guesses, v(0) one that decodes: averages, from the
- * end of the step before to its own, of what was measured with about as many sequences (up to the
- * next power of two), with some beside them or none.  A v(k) that is not known yet goes on as
- * those before it do.  The k with the most tokens in that time is chosen; 0, unless one brings
- * more by a margin.  Decoding is measured four times before the first round, because one
- * measurement may be far off, then once in as many rounds as it was measured before, at most 64;
- * not in the first step behind a round, which is formed when the results are there, where decoding
- * runs ahead.  Where rounds do not pay, one of a single guess is tried in 256 steps, because
- * another version may guess better; the first ones after 16, 32, 64 and 128, because how often
- * guesses are right is not known at first.
+ * (1 + a + ...  + a^k) + m (k + 1) tokens, if a of the guesses are right.  g is how long a step
+ * that guesses takes, v(k) one that verifies k guesses, v(0) one that decodes: averages, lower
+ * than the mean because only late steps are far from it, from the end of the step before to its
+ * own, of what was measured with about as many sequences (up to the next power of two), with some
+ * beside them or none.  A v(k) that is not known yet goes on as those before it do.  The k with
+ * the most tokens in that time is chosen; 0, unless one brings more by a margin.  Decoding is
+ * measured four times before the first round, because one measurement may be far off, then once in
+ * as many rounds as it was measured before, at most 64; not in the first step behind a round,
+ * which is formed when the results are there, where decoding runs ahead.  Where rounds do not pay,
+ * one of a single guess is tried in 256 steps, because another version may guess better; the first
+ * ones after 16, 32, 64 and 128, because how often guesses are right is not known at first.
  *
  * Thread: engine.
  */
