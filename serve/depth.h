@@ -12,7 +12,7 @@
  * round.  None begins while a prompt is computed, or where more sequences cannot guess than can.
  *
  * A round of k guesses takes k g + v(k) for n sequences that guess and m beside them, and brings n
- * (1 + a + ...  + a^k) + m (k + 1) tokens, if a of the guesses are right.  g is how long a step
+ * (1 + a + ... + a^k) + m (k + 1) tokens, if a of the guesses are right.  g is how long a step
  * that guesses takes, v(k) one that verifies k guesses, v(0) one that decodes: averages, lower
  * than the mean because only late steps are far from it, from the end of the step before to its
  * own, of what was measured with about as many sequences (up to the next power of two), with some

@@ -33,7 +33,7 @@ def job(command, prompts, tokens, seed):
     begin, half, batch = time.monotonic(), 0, 4
     updates = 2 * len(prompts) // batch
     told = call(port, "/v1/rollouts", {"prompts": prompts, "n": 4, "batch": batch, "updates": updates, "seed": seed,
-                                       "max_tokens": tokens, "reward": {"type": "length", "tokens": tokens // 2}})
+                                       "max_tokens": tokens, "reward": {"type": "regex", "pattern": "said|happy"}})
     while told["status"] in ("queued", "running"):
         time.sleep(0.02)
         told = call(port, f"/v1/rollouts/{told['id']}")
