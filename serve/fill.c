@@ -42,7 +42,7 @@ bool hzp_fill_pages_fit(const struct hzp_filling *f, const struct hzp_seq *seq, 
 /* The path of its next row. */
 static int32_t path_of(const struct hzp_seq *seq)
 {
-    return seq->guessing ? HZP_DEPTH_GUESS : seq->rq->demands.depth;
+    return seq->rq->demands.depth + (seq->guessing ? HZP_DEPTH_GUESS : 0);
 }
 
 static void add_segment(const struct hzp_filling *f, const struct hzp_seq *seq, int32_t pos0,
@@ -328,7 +328,7 @@ static void add_decode(const struct hzp_filling *f, struct hzp_seq *seq, int32_t
     keep_pages(s, seq);
 }
 
-/* A row of half of the layers, behind the rows that have guessed in this round. */
+/* A row that only guesses, behind the rows that have guessed in this round. */
 static void add_guessing(const struct hzp_filling *f, struct hzp_seq *seq)
 {
     struct hzp_scheduler *s = f->s;

@@ -47,9 +47,9 @@ static void take(struct spare *spare, const struct hzp_seq *seq, int32_t guesses
     spare->masks -= hzp_edits_mask(seq->rq->edits) ? guesses : 0;
 }
 
-/* How many guesses of the chosen sequence the step may have at most. */
-static int32_t guesses_max(const struct hzp_filling *f, struct hzp_seq *seq,
-                           const struct spare *spare)
+/* How many guesses of the chosen sequence the step may have at most, if its newest token is
+ * known. */
+static int32_t room_for(const struct hzp_filling *f, struct hzp_seq *seq, const struct spare *spare)
 {
     const struct hzp_scheduler *s = f->s;
     const struct hzp_request *rq = seq->rq;
@@ -59,9 +59,19 @@ static int32_t guesses_max(const struct hzp_filling *f, struct hzp_seq *seq,
     most = edits ? HZP_MIN(most, spare->edits / edits) : most;
     most = hzp_edits_mask(rq->edits) ? HZP_MIN(most, spare->masks) : most;
     most = HZP_MIN(most, (seq->taken + HZP_MAX(spare->pages, 0)) * s->page_rows - seq->fed - 1);
-    bool known = seq->step != f->step->number && hzp_fill_drawn_by(seq, f->step) < 0;
-    known &= !gives_way(s, seq);
-    return may_guess(seq) && known && most > 0 && hzp_fill_pages_fit(f, seq, 1 + most) ? most : 0;
+    bool may = may_guess(seq) && !gives_way(s, seq);
+    return may && most > 0 && hzp_fill_pages_fit(f, seq, 1 + most) ? most : 0;
+}
+
+static bool is_known(const struct hzp_filling *f, struct hzp_seq *seq)
+{
+    return seq->step != f->step->number && hzp_fill_drawn_by(seq, f->step) < 0;
+}
+
+static int32_t guesses_max(const struct hzp_filling *f, struct hzp_seq *seq,
+                           const struct spare *spare)
+{
+    return is_known(f, seq) ? room_for(f, seq, spare) : 0;
 }
 
 /* What the step may have beside the chosen sequences' rows. */
@@ -78,38 +88,65 @@ static struct spare spare_of(const struct hzp_filling *f, int32_t chosen)
                           .pages = hzp_prefix_available(s->prefix) - s->running};
 }
 
-/* How many steps the round guesses that begins with this one; 0: none begins. */
-static int32_t begin_round(const struct hzp_filling *f, int32_t chosen, const struct spare *spare)
+/* Whether the step computes rows of prompts, beside which a row that guesses saves nothing. */
+static bool has_prompts(const struct hzp_filling *f)
+{
+    const struct hzp_scheduler *s = f->s;
+    int32_t count = s->ordinary && f->behind <= 0 ? s->ordinary : s->running;
+    bool ret = false;
+    for (int32_t i = 0; i < count; i++)
+        ret |= hzp_seq_version(s, &s->seq[s->order[i]]) == s->serves &&
+               !hzp_seq_decodes(&s->seq[s->order[i]]);
+    return ret;
+}
+
+/* How many steps the chosen sequences guess from this one on, if they are not in a round; 0: no
+ * round begins.  Where one would pay they wait for their tokens, if these are not known yet. */
+static int32_t begin_round(const struct hzp_filling *f, int32_t chosen, const struct spare *spare,
+                           struct hzp_rounds_mix *ret_mix)
 {
     struct hzp_scheduler *s = f->s;
-    int32_t most = HZP_MIN(s->config.lookup_max, spare->rows / HZP_MAX(chosen, 1));
+    struct hzp_rounds_mix mix = {0};
+    int32_t left = 0, length = 0;
     double trust = 0;
-    bool all = chosen > 0 && chosen == s->running && !s->now.pins, known = true;
-    for (int32_t k = 0; k < chosen && all; k++) {
+    bool known = true, under_way = false;
+    for (int32_t k = 0; k < chosen; k++) {
         struct hzp_seq *seq = &s->seq[s->chosen[k]];
-        all = may_guess(seq) && !seq->guessed;
-        known &= all && guesses_max(f, seq, spare) > 0;
-        trust += all ? seq->lookup->trust / chosen : 0;
+        bool takes_part = room_for(f, seq, spare) > 0;
+        left = HZP_MAX(left, seq->left);
+        under_way |= seq->left || seq->guessed;
+        known &= !takes_part || is_known(f, seq);
+        trust += takes_part ? seq->lookup->trust : 0;
+        mix.guess += takes_part;
+        mix.plain += !takes_part;
     }
-    int32_t length =
-        all ? hzp_rounds_length(&s->rounds, chosen, trust, most, s->config.guess_every) : 0;
-    s->rounds.pays |= length > 0 && !known; /* it begins when their tokens are known */
+    *ret_mix = mix;
+    if (under_way)
+        return left;
+    if (mix.guess && !has_prompts(f))
+        length = hzp_rounds_length(&s->rounds, &mix, trust / mix.guess,
+                                   HZP_MIN(s->config.lookup_max, spare->rows / mix.guess),
+                                   s->config.guess_every, known);
+    for (int32_t k = 0; k < chosen; k++)
+        s->seq[s->chosen[k]].keen = length > 0 && room_for(f, &s->seq[s->chosen[k]], spare) > 0;
     return known ? length : 0;
 }
 
-/* Rounds of guesses by half of the layers (depth.h): the chosen sequences guess in this step, or
- * their guesses are verified.  Returns how many rows more than one each they have. */
+/* Rounds of guesses (depth.h): the chosen sequences that take part guess in this step, or their
+ * guesses are verified; the others have one row.  Returns how many rows more than one each they
+ * have. */
 static int32_t go_round(const struct hzp_filling *f, int32_t chosen)
 {
     struct hzp_scheduler *s = f->s;
     struct spare spare = spare_of(f, chosen);
-    int32_t more = 0, guessing = 0, kind = 0;
-    if (!s->rounds.left)
-        s->rounds.left = begin_round(f, chosen, &spare);
+    struct hzp_rounds_mix mix;
+    int32_t more = 0, guessing = 0, kind = 0, left = begin_round(f, chosen, &spare, &mix);
     for (int32_t k = 0; k < chosen; k++) {
         struct hzp_seq *seq = &s->seq[s->chosen[k]];
         int32_t most = guesses_max(f, seq, &spare);
-        seq->guessing = s->rounds.left > 0 && most > seq->guessed;
+        seq->left = seq->guessed ? seq->left : left; /* who comes during a round joins it */
+        seq->guessing = seq->left > 0 && most > seq->guessed;
+        seq->left = seq->guessing ? seq->left - 1 : 0;
         seq->guesses = seq->guessing ? 0 : HZP_MIN(seq->guessed, most);
         int32_t end = seq->fed + 1 + (seq->guessing ? seq->guessed : seq->guesses);
         spare.pages -= HZP_MAX(HZP_DIV_UP(end, s->page_rows) - seq->taken, 0);
@@ -120,9 +157,9 @@ static int32_t go_round(const struct hzp_filling *f, int32_t chosen)
         guessing += seq->guessing;
         kind = HZP_MAX(kind, seq->guesses);
     }
-    s->rounds.left -= s->rounds.left > 0;
-    kind = guessing && guessing == chosen ? HZP_ROUNDS_GUESS : kind;
-    hzp_rounds_began(&s->rounds, guessing && guessing < chosen ? 0 : chosen, kind);
+    mix.guess = !guessing || guessing == mix.guess ? mix.guess : 0;
+    hzp_rounds_began(&s->rounds, f->step->number, f->step->in_flight != NULL, &mix,
+                     guessing ? HZP_ROUNDS_GUESS : kind);
     return more;
 }
 

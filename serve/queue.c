@@ -485,7 +485,7 @@ static void admit(struct hzp_scheduler *s, uint64_t number)
         struct hzp_seq *seq = &s->seq[i];
         *seq =
             (struct hzp_seq){.rq = rq, .used = true, .page = seq->page, .prompt_end = growth.rows};
-        if (s->lookup && rq->max_tokens > 1 && !(s->config.guess_by_depth && rq->demands.depth)) {
+        if (s->lookup && rq->max_tokens > 1) {
             seq->lookup = &s->lookup[i];
             hzp_lookup_begin(seq->lookup, s->history, draws_of(rq));
             if (s->config.guess_by_depth)
@@ -564,7 +564,7 @@ void hzp_begin_again(struct hzp_scheduler *s, struct hzp_seq *seq)
         atomic_store(&seq->rq->stale_tokens, 0);
     seq->prompt_end = hzp_request_tokens(seq->rq).count;
     seq->part[0].rows = seq->part[1].rows = 0;
-    seq->guesses = seq->guessed = 0;
+    seq->guesses = seq->guessed = seq->left = 0;
     seq->guessing = false;
     seq->restarted = true;
     seq->mixed = seq->alone = seq->passed_over = false;

@@ -111,16 +111,6 @@ static enum hzp_request_state take_draw(struct hzp_scheduler *s, const struct hz
     return state;
 }
 
-/* Looks for what may follow on the newest tokens.  True: the sequence waits for them, to guess. */
-static bool is_keen(const struct hzp_scheduler *s, struct hzp_seq *seq)
-{
-    struct hzp_prefix_tokens tokens = hzp_request_tokens(seq->rq);
-    if (s->config.guess_by_depth)
-        return s->rounds.pays;
-    hzp_lookup_follow(seq->lookup, &tokens);
-    return false;
-}
-
 /* The draws of the part from this logit on: that of its last row, or of its guesses as far as they
  * are right.  The rows of wrong ones will be computed again with other tokens. */
 static enum hzp_request_state take_draws(struct hzp_scheduler *s, const struct hzp_results *results,
@@ -130,6 +120,7 @@ static enum hzp_request_state take_draws(struct hzp_scheduler *s, const struct h
     struct hzp_request *rq = seq->rq;
     int32_t guesses = seq->guesses, right = 0, first = part->pos0 + part->rows - guesses;
     int32_t n = first - rq->prompt_count;
+    struct hzp_prefix_tokens tokens;
     HZP_DEBUG_ASSERT(logit + 1 + guesses == part->logit0 + part->logits);
     enum hzp_request_state state = take_draw(s, results, seq, logit, n);
     while (state == HZP_REQUEST_RUNNING && right < guesses &&
@@ -144,7 +135,9 @@ static enum hzp_request_state take_draws(struct hzp_scheduler *s, const struct h
     rq->computed = HZP_MAX(rq->computed, first + right);
     if (state != HZP_REQUEST_RUNNING)
         return state;
-    seq->keen = seq->lookup && is_keen(s, seq);
+    tokens = hzp_request_tokens(rq);
+    if (seq->lookup && !s->config.guess_by_depth)
+        hzp_lookup_follow(seq->lookup, &tokens);
     hzp_add_news(s, rq);
     return state;
 }

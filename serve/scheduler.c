@@ -292,7 +292,7 @@ static void deliver(struct hzp_source *source, const struct hzp_step *step,
         hzp_scheduler_stop(s, true);
         hzp_fail_all(s);
     }
-    hzp_rounds_ended(&s->rounds, offer->batch->rows, outcome->end_ns);
+    hzp_rounds_ended(&s->rounds, step->number, offer->batch->rows, outcome->end_ns);
     struct hzp_results results = {.batch = offer->batch,
                                   .version = step->version ? step->version->record.id : 0,
                                   .at_ns = outcome->end_ns,

@@ -44,6 +44,7 @@ struct hzp_seq {
     struct hzp_lookup *lookup;              /* NULL: nothing is guessed of this sequence */
     int32_t guess[HZP_LOOKUP_MAX], guesses; /* behind the first of its rows in flight */
     int32_t guessed; /* guess[0 .. guessed) are this round's so far (depth.h) */
+    int32_t left;    /* further steps in which it guesses in this round */
     bool guessing;   /* its row in flight guesses one more */
     bool keen;       /* its next rows wait for its newest token, to guess in a round */
     uint64_t step;   /* the last step that accesses its pages */

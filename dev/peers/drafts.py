@@ -25,9 +25,9 @@ import urllib.request
 from serving import Server, free_port
 
 
-def prompt_of(dice, kind, length):
+def prompt_of(dice, kind, length, vocabulary):
     if kind == "chat":
-        return [dice.randint(1000, 40000) for _ in range(20)]
+        return [dice.randint(vocabulary // 40, vocabulary - 1) for _ in range(20)]
     words = [int(4000 * dice.paretovariate(1.1)) % 8000 + 1000 if dice.random() < 0.5 else dice.randint(9000, 40000)
              for _ in range(length)]
     return words + words[:2]
@@ -66,6 +66,7 @@ def main():
     parser.add_argument("--streams", type=int, default=1)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--length", type=int, default=160, help="tokens of a text, and of an answer")
+    parser.add_argument("--vocabulary", type=int, default=40000, help="tokens that a chat may have in its prompt")
     parser.add_argument("--again", action="store_true")
     given = parser.parse_args()
     servers = []
@@ -78,7 +79,7 @@ def main():
     speed = {server.name: [] for server in servers}
     dice = random.Random(1)
     for number in range(given.rounds + 1):
-        bodies = [{"prompt": prompt_of(dice, given.kind, given.length), "max_tokens": given.length, "ignore_eos": True,
+        bodies = [{"prompt": prompt_of(dice, given.kind, given.length, given.vocabulary), "max_tokens": given.length, "ignore_eos": True,
                    "temperature": 0 if given.kind == "edit" else 1, "seed": 1000 * number + i}
                   for i in range(given.streams)]
         for server in servers:

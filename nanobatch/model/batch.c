@@ -172,7 +172,7 @@ int32_t hzp_batch_add_row(struct hzp_batch *b, int32_t token, int32_t slot)
     }
     b->row0[i + 1] = b->rows;
     b->shallow += b->path[i] != 0;
-    b->guesses += b->path[i] == HZP_DEPTH_GUESS;
+    b->guesses += b->path[i] >= HZP_DEPTH_GUESS;
     int32_t ctx = b->pos[r] + 1;
     if (i < b->decode_segs) {
         HZP_ASSERT(r == b->row0[i]);

@@ -107,7 +107,7 @@ struct hzp_batch {
     int32_t *back;             /* with max.backing: its backing pages, -1: none */
     int32_t *line;             /* [segs_max] of the table, or of those who keep one */
     int8_t *path;              /* [segs_max] of the segment; padding rows have the last one's */
-    int32_t shallow, guesses;  /* rows whose path is not 0; of these that of HZP_DEPTH_GUESS */
+    int32_t shallow, guesses;  /* rows whose path is not 0; of these HZP_DEPTH_GUESS and above */
     int32_t turns;             /* how often a segment has another path than the one before it */
     int32_t changes;           /* what the step changes in the table: */
     int32_t *change_at;        /* [changes_max] line * page_stride + index */

@@ -88,8 +88,11 @@ int32_t hzp_depth_places(int32_t depth, int32_t layers)
 {
     int32_t least = HZP_MIN(FIRST + LAST, layers);
     HZP_ASSERT(depth >= 0 && depth < HZP_DEPTHS);
-    if (depth == HZP_DEPTH_GUESS)
-        return HZP_MIN((layers + 1) / 2 + LAST, layers);
+    if (depth >= HZP_DEPTH_GUESS) {
+        struct hzp_path path;
+        hzp_depth_path(depth, layers, &path);
+        return hzp_path_places(&path, layers);
+    }
     int32_t places =
         depth ? (2 * depth * layers + HZP_DEPTH_PARTS) / (2 * HZP_DEPTH_PARTS) : layers;
     return HZP_MAX(places, least);
@@ -108,17 +111,17 @@ int32_t hzp_depth_of(float share, int32_t layers)
 
 void hzp_depth_path(int32_t depth, int32_t layers, struct hzp_path *ret)
 {
-    int32_t places = hzp_depth_places(depth, layers), out = layers - places, i = 0;
+    int32_t out = layers - hzp_depth_places(depth % HZP_DEPTH_PARTS, layers), i = 0;
     int32_t cards = layers - FIRST - LAST;
+    int32_t half = depth < HZP_DEPTH_GUESS ? layers : (layers + 1) / 2;
     ret->count = 0;
-    for (int32_t l = 0; l < layers && out; l++) {
-        bool guess = depth == HZP_DEPTH_GUESS && l >= places - LAST && l < layers - LAST;
-        bool left = depth != HZP_DEPTH_GUESS && i < out &&
-                    l == FIRST + (int32_t)((2 * (int64_t)i + 1) * cards / (2 * out));
+    for (int32_t l = 0; l < layers; l++) {
+        bool left = i < out && l == FIRST + (int32_t)((2 * (int64_t)i + 1) * cards / (2 * out));
         i += left;
-        if (!guess && !left)
+        if (!left && (l < half || l >= layers - LAST))
             ret->layer[ret->count++] = l;
     }
+    ret->count = ret->count < layers ? ret->count : 0;
 }
 
 bool hzp_path_valid(const struct hzp_path *path, int32_t layers)

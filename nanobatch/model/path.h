@@ -77,9 +77,10 @@ static inline int32_t hzp_path_places(const struct hzp_path *path, int32_t layer
     return path->count ? path->count : layers;
 }
 
-/* A path of serving as a number: 0: all layers; 1 .. 7: so many eighths of them (depths); and the
- * path of rows that only guess tokens (serve/depth.h). */
-enum { HZP_DEPTH_PARTS = 8, HZP_DEPTH_GUESS = HZP_DEPTH_PARTS, HZP_DEPTHS };
+/* A path of serving as a number: 0: all layers; 1 .. 7: so many eighths of them (depths); and
+ * HZP_DEPTH_GUESS + d: that of rows that only guess tokens of a request of depth d (serve/depth.h).
+ */
+enum { HZP_DEPTH_PARTS = 8, HZP_DEPTH_GUESS = HZP_DEPTH_PARTS, HZP_DEPTHS = 2 * HZP_DEPTH_PARTS };
 
 /* The depth nearest to a share of the layers, 0 < share <= 1, of those that the model can have: a
  * model of three layers has only 0. */
@@ -92,5 +93,5 @@ static inline float hzp_depth_share(int32_t depth, int32_t layers)
 }
 /* The path.  1 .. 7: round(depth / 8 * layers) of them, at least the three that each has; of the
  * n other layers m are left out, the (2 i + 1) n / (2 m)-th of them each, i = 0 .. m - 1.
- * HZP_DEPTH_GUESS: the first half of the layers, and the last. */
+ * HZP_DEPTH_GUESS + d: those of d that are in the first half of the layers, and the last. */
 void hzp_depth_path(int32_t depth, int32_t layers, struct hzp_path *ret);

@@ -34,7 +34,9 @@ static const bool *layers_of(const struct hzp_forward *f, int32_t depth)
 {
     int32_t layers = f->model->config->layers;
     struct hzp_path path;
-    if (!depth || (depth == HZP_DEPTH_GUESS && f->model->fp8_guesses))
+    if (f->model->fp8_guesses)
+        depth %= HZP_DEPTH_PARTS;
+    if (!depth)
         return NULL;
     bool *goes = HZP_ARENA_ARRAY(&f->plan->arena, bool, layers);
     hzp_depth_path(depth, layers, &path);
@@ -63,7 +65,7 @@ static void cut_by_path(struct hzp_forward *f)
         for (first = seg; seg < b->segs && b->path[seg] == b->path[first];)
             seg++;
         int32_t end = seg < b->segs ? b->row0[seg] : b->rows + b->pads;
-        bool guesses = b->path[first] == HZP_DEPTH_GUESS && f->model->fp8_guesses;
+        bool guesses = b->path[first] >= HZP_DEPTH_GUESS && f->model->fp8_guesses;
         add_strand(f, 0, b->row0[first], end, guesses || hzp_model_serves_fp8(f->model));
         f->strand[f->strands - 1].goes = layers_of(f, b->path[first]);
     }

@@ -25,7 +25,7 @@
 enum {
     HZP_NANO_MAX = 8, /* nano-batches of one step */
     HZP_STRANDS_MAX =
-        36, /* the same, and parts of a step whose rows have several paths (batch.h) */
+        40, /* the same, and parts of a step whose rows have several paths (batch.h) */
 };
 
 enum hzp_lane_name {

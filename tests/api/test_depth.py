@@ -96,19 +96,22 @@ def test_removed_layers(program, folder, bodies):
 
 
 def test_guesses(program, folder, bodies):
-    """Half of the layers guess for all of them (--draft depth)."""
-    bodies = [{k: v for k, v in each.items() if k != "depth" or i % 4 == 1} for i, each in enumerate(bodies)]
-    alone = [{"prompt": "Zorin lives", "max_tokens": 400, "ignore_eos": True, "logprobs": 1, "temperature": t, "seed": 7}
-             for t in (0, 0.5, 0.2)]  # one after the other: nothing else runs then
+    """Half of the layers, or an E4M3 copy, guess for requests of any depth, which run beside each other."""
+    alone = [{"prompt": "Zorin lives", "max_tokens": 400, "ignore_eos": True, "logprobs": 1, "temperature": t, "seed": 7,
+              "depth": 0.75} for t in (0, 0.5, 0.2)]  # one after the other: nothing else runs then
     want, want_alone = expected(program, folder, bodies), expected(program, folder, alone)
-    for more in ((), ("--max-running", "2", "--kv-tokens", "1024"), ("--run-ahead", "1"), ("--draft", "depth,max=2")):
-        with test_draft.Server(program, str(folder / "deep"), *FLAGS, "--no-train", "--draft", "depth", *more) as server:
-            got = answers(server, bodies) + [answers(server, [each])[0] for each in alone]
-            for each, one, other in zip(bodies + alone, want + want_alone, got):
-                assert one == other, (more, each, one, other)
-            guessed, right = (test_draft.counted(server, name) for name in ("draft_tokens", "accepted_tokens"))
-            assert 0 < right <= guessed, (more, guessed, right)
-            print(f"{more}: {right:.0f} of {guessed:.0f} guesses are right")
+    for more in (("depth",), ("fp8",), ("depth", "--max-running", "2", "--kv-tokens", "1024"),
+                 ("fp8", "--run-ahead", "1"), ("depth,max=2",)):
+        with test_draft.Server(program, str(folder / "deep"), *FLAGS, "--no-train", "--draft", *more) as server:
+            counts = [0, 0]
+            for some, wanted in ((alone, want_alone), (bodies, want)):
+                got = [answers(server, [each])[0] for each in some] if some is alone else answers(server, some)
+                for each, one, other in zip(some, wanted, got):
+                    assert one == other, (more, each, one, other)
+                before, counts = counts, [test_draft.counted(server, f"{name}_tokens") for name in ("draft", "accepted")]
+                assert some is bodies or 0 < counts[1] <= counts[0], (more, counts)
+            print(f"{more}: of requests of other depths {before[1]:.0f} of {before[0]:.0f} guesses are right, "
+                  f"{counts[1]:.0f} of {counts[0]:.0f} in all", flush=True)
 
 
 def test_eval(program, folder, text):

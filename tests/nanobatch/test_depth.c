@@ -279,7 +279,7 @@ static void test_paths(void **state)
             assert_int_equal(hzp_path_places(&path, layers), hzp_depth_places(d, layers));
             assert_true(hzp_path_has(&path, 0) && hzp_path_has(&path, layers - 1));
             assert_true(hzp_path_has(&path, HZP_MIN(1, layers - 1)));
-            for (int32_t l = 2; l < layers - 1 && d != HZP_DEPTH_GUESS; l++) {
+            for (int32_t l = 2; l < layers - 1 && d < HZP_DEPTH_GUESS; l++) {
                 gap++; /* layers since the last one that is left out */
                 if (hzp_path_has(&path, l))
                     continue;
@@ -297,6 +297,12 @@ static void test_paths(void **state)
         struct hzp_path path;
         hzp_depth_path(HZP_DEPTH_GUESS, 9, &path);
         assert_int_equal(hzp_path_has(&path, l), l < 5 || l == 8);
+        for (int32_t d = 1; d < HZP_DEPTH_PARTS; d++) {
+            struct hzp_path whole;
+            hzp_depth_path(d, 9, &whole);
+            hzp_depth_path(HZP_DEPTH_GUESS + d, 9, &path);
+            assert_int_equal(hzp_path_has(&path, l), hzp_path_has(&whole, l) && (l < 5 || l == 8));
+        }
     }
 }
 

@@ -2,7 +2,9 @@
 /* tests/serve/test_drafts.c - the scheduler with every kind of guesses on made-up servers, whose
  * guesses are right as often as the server says: the tokens are those without guesses, and take at
  * most 2 % longer, whatever a row and the host's part of a step cost, for one sequence or many; and
- * where most guesses are right they take clearly less.
+ * where most guesses are right they take clearly less.  Requests that are answered with fewer
+ * layers guess, too; those that cannot guess, for which the step has no room for more edits, have
+ * their row beside the others' rounds; and they come and end at any time.
  *
  * The loop is driven by hand on a clock of its own, one step ahead of the device unless a step's
  * results must be known, as nanobatch/loop.c does. */
@@ -16,7 +18,15 @@
 
 #include <cmocka.h>
 
-enum { POSITIONS = 512, PAGE_ROWS = 16, PROMPT = 32, TOKENS = 400, PERIOD = 60, WAVES = 3 };
+enum {
+    POSITIONS = 512,
+    PAGE_ROWS = 16,
+    PROMPT = 32,
+    TOKENS = 400,
+    PERIOD = 60,
+    WAVES = 3,
+    EDITS = 64
+};
 enum kind { OFF, NGRAM, HISTORY, DEPTH, KINDS };
 static const char *const kind_name[] = {"off", "ngram", "history", "depth"};
 
@@ -24,6 +34,8 @@ struct server {
     enum kind kind, text;          /* who guesses; for whose guesses the text is made */
     double row, host, cost, right; /* a step of n rows takes 1 + row n; guessing: cost of that */
     int32_t sequences;
+    int32_t plain;  /* so many of them cannot guess */
+    uint64_t mixed; /* random depths, lengths and arrivals; 0: all alike */
 };
 
 struct leg {
@@ -69,7 +81,7 @@ static void rig_open(struct rig *rig, const struct server *is)
     struct hzp_scheduler_config config = {.running_max = n,
                                           .waiting_max = n,
                                           .waiting_tokens_max = 1 << 20,
-                                          .edits_max = 64,
+                                          .edits_max = EDITS,
                                           .lookup_max = is->kind ? HZP_LOOKUP_MAX : 0,
                                           .guess_by_depth = is->kind == DEPTH,
                                           .history = is->kind == HISTORY};
@@ -79,7 +91,7 @@ static void rig_open(struct rig *rig, const struct server *is)
                                      .segs_max = n + HZP_MAX(n, HZP_LOOKUP_MAX),
                                      .page_stride = stride,
                                      .logits_max = n + HZP_MAX(n, HZP_LOOKUP_MAX),
-                                     .edits_max = 64,
+                                     .edits_max = EDITS,
                                      .layers = rig->config.layers};
     for (int i = 0; i < 2; i++)
         assert_int_equal(hzp_batch_create(rig->dev, &batch, &rig->leg[i].batch), 0);
@@ -125,13 +137,13 @@ static void execute(struct rig *rig, struct leg *leg)
             seg++;
         int32_t id = rig->kv[b->page[seg * b->max.page_stride] * PAGE_ROWS];
         int32_t position = (int32_t)b->sample[n].position;
-        bool wrong = b->path[seg] && !happens(rig->is->right, id, position, 7);
+        bool wrong = b->path[seg] >= HZP_DEPTH_GUESS && !happens(rig->is->right, id, position, 7);
         b->token[n] = token_of(rig, id, position) + wrong;
         b->logprob[n] = -1;
         b->rank[n] = 1;
     }
-    bool guesses = b->guesses > 0;
-    assert_true(!guesses || rig->is->kind == DEPTH);
+    bool guesses = b->guesses == b->rows; /* none of its rows goes through all layers */
+    assert_true(!b->guesses || rig->is->kind == DEPTH);
     leg->took = (1 + rig->is->row * b->rows) * (guesses ? rig->is->cost : 1);
 }
 
@@ -176,25 +188,48 @@ static void wake(void *ctx, bool more)
     (void)ctx, (void)more;
 }
 
-/* All requests at once; returns when the last one has ended. */
+/* Request q; *ret_start: when it comes. */
+static struct hzp_request *ask(const struct rig *rig, int32_t q, double *ret_start)
+{
+    int32_t prompt[PROMPT], biases = EDITS / (rig->is->plain + 1) + 1;
+    uint64_t random = rig->is->mixed + (uint64_t)(100 * rig->wave + q);
+    bool mixed = rig->is->mixed > 0;
+    struct hzp_request *rq;
+    for (int32_t i = 0; i < PROMPT; i++) /* as long as a period: what repeats is known */
+        prompt[i] = i ? 100000 + 1000 * q + i : q;
+    int32_t tokens = mixed ? 1 + seeded(&random, TOKENS) : TOKENS;
+    assert_int_equal(hzp_request_create(prompt, PROMPT, tokens, 0, false, &rq), 0);
+    rq->id = (uint64_t)q + 1;
+    rq->ignore_eos = true;
+    rq->wake = wake;
+    rq->demands.depth = mixed ? seeded(&random, HZP_DEPTH_PARTS) : 0;
+    *ret_start = mixed ? rig->now + seeded(&random, TOKENS) : 0;
+    for (; q < rig->is->plain && rq->biases < biases; rq->biases++)
+        rq->bias_token[rq->biases] = rq->biases;
+    return rq;
+}
+
+/* All requests; returns when the last one has ended. */
 static void ask_all(struct rig *rig)
 {
     struct hzp_request *rq[16];
-    int32_t n = rig->is->sequences, prompt[PROMPT];
-    for (int32_t q = 0; q < n; q++) {
-        for (int32_t i = 0; i < PROMPT; i++) /* as long as a period: what repeats is known */
-            prompt[i] = i ? 100000 + 1000 * q + i : q;
-        assert_int_equal(hzp_request_create(prompt, PROMPT, TOKENS, 0, false, &rq[q]), 0);
-        rq[q]->id = (uint64_t)q + 1;
-        rq[q]->ignore_eos = true;
-        rq[q]->wake = wake;
-        assert_int_equal(hzp_scheduler_submit(rig->s, rq[q], NULL), HZP_OK);
-    }
-    while (rig->source->busy(rig->source))
+    double start[16];
+    int32_t n = rig->is->sequences, come = 0;
+    for (int32_t q = 0; q < n; q++)
+        rq[q] = ask(rig, q, &start[q]);
+    while (come < n || rig->source->busy(rig->source)) {
+        rig->now = rig->source->busy(rig->source) ? rig->now : rig->now + 1;
+        for (int32_t q = 0; q < n; q++)
+            if (start[q] >= 0 && start[q] <= rig->now) {
+                assert_int_equal(hzp_scheduler_submit(rig->s, rq[q], NULL), HZP_OK);
+                start[q] = -1;
+                come++;
+            }
         turn(rig);
+    }
     for (int32_t q = 0; q < n; q++) {
         assert_int_equal(rq[q]->state, HZP_REQUEST_LENGTH);
-        for (int32_t i = 0; i < TOKENS; i++) {
+        for (int32_t i = 0; i < rq[q]->max_tokens; i++) {
             int32_t token = rq[q]->out[i].token;
             assert_int_equal(token, token_of(rig, q, PROMPT + i));
             rig->tokens_hash = (rig->tokens_hash ^ (uint64_t)token) * 0x9E3779B97F4A7C15u;
@@ -233,7 +268,7 @@ static void compare(const struct server *is)
     off.kind = OFF;
     struct took with = run(is), without = run(&off);
     double faster = without.time / with.time;
-    bool pays = is->right > 0.9 && is->row < 0.05 && is->cost < 0.5;
+    bool pays = is->right > 0.9 && is->row < 0.05 && is->cost < 0.5 && !is->plain;
     assert_true(with.tokens_hash == without.tokens_hash && !without.accepted);
     if (faster >= 0.98 && (!pays || faster >= 1.1))
         return;
@@ -264,8 +299,56 @@ static void never_slower(void **state)
     assert_int_equal(failed, 0);
 }
 
+/* One or two of four or more cannot guess. */
+static void plain_beside(void **state)
+{
+    static const double row[] = {0, 0.1, 1}, cost[] = {0.3, 0.8}, right[] = {0, 0.8, 1};
+    static const int32_t sequences[] = {4, 16};
+    (void)state;
+    for (int c = 0; c < HZP_COUNT(cost); c++)
+        for (int r = 0; r < HZP_COUNT(row); r++)
+            for (int p = 0; p < HZP_COUNT(right); p++)
+                for (int n = 0; n < HZP_COUNT(sequences); n++)
+                    for (int32_t plain = 1; plain <= 2; plain++)
+                        compare(&(struct server){.kind = DEPTH,
+                                                 .text = DEPTH,
+                                                 .row = row[r],
+                                                 .host = 0.05,
+                                                 .cost = cost[c],
+                                                 .right = right[p],
+                                                 .sequences = sequences[n],
+                                                 .plain = plain});
+    assert_int_equal(failed, 0);
+}
+
+/* Requests of all depths come and end at any time; some cannot guess. */
+static void random_schedules(void **state)
+{
+    uint64_t random = 11, accepted[2] = {0};
+    (void)state;
+    for (int i = 0; i < 300; i++) {
+        struct server is = {.kind = NGRAM + (enum kind)seeded(&random, KINDS - NGRAM),
+                            .row = seeded(&random, 50) * 0.01,
+                            .host = seeded(&random, 2) * 0.05,
+                            .cost = 0.2 + seeded(&random, 10) * 0.1,
+                            .right = seeded(&random, 11) * 0.1,
+                            .sequences = 1 + seeded(&random, 8),
+                            .mixed = 1000000 * (uint64_t)(i + 1)};
+        is.text = is.kind;
+        is.plain = is.sequences > 2 ? (int32_t)seeded(&random, 3) : 0;
+        struct server off = is;
+        off.kind = OFF;
+        struct took with = run(&is), without = run(&off);
+        assert_true(with.tokens_hash == without.tokens_hash);
+        accepted[is.plain > 0] += is.kind == DEPTH ? with.accepted : 0;
+    }
+    assert_true(accepted[0] > 1000 && accepted[1] > 1000);
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(never_slower)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(never_slower),
+                                       cmocka_unit_test(plain_beside),
+                                       cmocka_unit_test(random_schedules)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

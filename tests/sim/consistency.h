@@ -82,8 +82,8 @@ struct day {
 
 struct totals {
     uint64_t days, requests, swaps, rollbacks, recomputes, aborted, expired, unmet_time,
-        unmet_never, pushes, canceled, pinned_old, hits, mode[4], waited, stale, rewarmed, promoted,
-        dropped, withdrawn, on_trial, left;
+        unmet_never, pushes, canceled, pinned_old, guessed_old, hits, mode[4], waited, stale,
+        rewarmed, promoted, dropped, withdrawn, on_trial, left;
 };
 
 /* Ends the program. */

@@ -311,6 +311,7 @@ static void submit(struct day *d, struct totals *t)
     rq->submitted_ns = 1;
     rq->demands.draw_key = (uint64_t)between(d, 0, 40);
     ask(d, rq);
+    rq->demands.depth = once_in(d, 3) ? between(d, 1, HZP_DEPTH_PARTS - 1) : 0;
     if (once_in(d, 6))
         rq->sampling.presence = 1; /* such a sequence waits for its token */
     int r = hzp_scheduler_submit(d->s, rq, NULL);
@@ -387,7 +388,8 @@ static void execute(struct day *d, struct hzp_batch *b, uint64_t step, uint64_t 
         for (int32_t p = begin; p < end; p++) {
             uint64_t before = p ? row_at(d, page, p - 1)->content : 0;
             int32_t token = b->id[b->row0[seg] + p - begin];
-            uint64_t by = version + ((uint64_t)b->path[seg] << 32); /* rows that guess are unlike */
+            /* other layers make other rows: of other depths, and where they only guess */
+            uint64_t by = version + ((uint64_t)b->path[seg] << 32);
             *row_at(d, page, p) = (struct row){content(before, token, by), version};
         }
         const struct hzp_seq *seq = seq_of(d, step, page, begin);
@@ -418,7 +420,8 @@ static int32_t alone(const struct day *d, const struct life *life, int32_t n)
         uint64_t version = p < again ? rq->out[n].prompt_version : rq->out[k + 1].version;
         bool stale = !one && p < again && rq->stale_tokens;
         check(d, one || stale || life->by[p] == version, "version not told", p, n);
-        row = content(row, token, one ? rq->out[n].version : life->by[p]);
+        version = one ? rq->out[n].version : life->by[p];
+        row = content(row, token, version + ((uint64_t)rq->demands.depth << 32));
         last = token;
     }
     return draw(row, last, d->config.lookup_max > 0);
@@ -521,6 +524,7 @@ static void form(struct day *d, struct turn *t, const struct hzp_batch *in_fligh
     if (t->offer.version) {
         t->step.version = t->offer.version;
         totals->pinned_old++;
+        totals->guessed_old += batch->guesses > 0;
     }
     struct hzp_weights_stats stats;
     hzp_weights_read_stats(d->m.weights, &stats);
@@ -627,16 +631,17 @@ static void report(const struct totals *t)
     typedef unsigned long long u;
     printf("%llu days, %llu requests (%llu continue, %llu abort, %llu recompute, %llu pinned), "
            "%llu swaps, %llu of them to an earlier state; %llu sequences computed again, %llu "
-           "ended by a swap, %llu by the bound on pins; %llu steps of a pinned version; %llu "
+           "ended by a swap, %llu by the bound on pins; %llu steps of a pinned version, %llu of "
+           "them guess; %llu "
            "waited for weights, %llu in vain, %llu for an example given up; %llu preemptions, "
            "%llu canceled, %llu prompt tokens found, %llu of them stale; %llu computed again for "
            "later; trials: %llu promoted, %llu dropped, %llu withdrawn, %llu requests on their "
            "side, %llu that went on with other weights\n",
            (u)t->days, (u)t->requests, (u)t->mode[0], (u)t->mode[1], (u)t->mode[2], (u)t->mode[3],
            (u)t->swaps, (u)t->rollbacks, (u)t->recomputes, (u)t->aborted, (u)t->expired,
-           (u)t->pinned_old, (u)t->waited, (u)t->unmet_time, (u)t->unmet_never, (u)t->pushes,
-           (u)t->canceled, (u)t->hits, (u)t->stale, (u)t->rewarmed, (u)t->promoted, (u)t->dropped,
-           (u)t->withdrawn, (u)t->on_trial, (u)t->left);
+           (u)t->pinned_old, (u)t->guessed_old, (u)t->waited, (u)t->unmet_time, (u)t->unmet_never,
+           (u)t->pushes, (u)t->canceled, (u)t->hits, (u)t->stale, (u)t->rewarmed, (u)t->promoted,
+           (u)t->dropped, (u)t->withdrawn, (u)t->on_trial, (u)t->left);
 }
 
 int main(int argc, char **argv)
@@ -653,9 +658,9 @@ int main(int argc, char **argv)
         run(seed, SOUND, &t);
     report(&t);
     bool all = t.swaps && t.rollbacks && t.recomputes && t.aborted && t.expired && t.pinned_old &&
-               t.waited && t.unmet_time && t.unmet_never && t.pushes && t.canceled && t.hits &&
-               t.stale && t.rewarmed && t.promoted && t.dropped && t.withdrawn && t.on_trial &&
-               t.left;
+               t.guessed_old && t.waited && t.unmet_time && t.unmet_never && t.pushes &&
+               t.canceled && t.hits && t.stale && t.rewarmed && t.promoted && t.dropped &&
+               t.withdrawn && t.on_trial && t.left;
     if (last - first > 100 && !all)
         puts("a case of the above never came up");
     return last - first > 100 && !all;
