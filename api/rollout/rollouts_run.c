@@ -102,12 +102,16 @@ static void end_job(struct hzp_rollouts *r, struct hzp_rollout_job *job,
     hzp_rollout_free_prompts(&job->spec);
     job->slot = NULL;
     r->running = 0;
-    job->status = status;
+    job->status = job->cancel ? HZP_ROLLOUT_CANCELLED : status;
     job->goes_on = why == stopped && job->outlives;
     snprintf(job->why, sizeof(job->why), "%s", job->goes_on ? "" : why);
     hzp_log(HZP_LOG_INFO, "train", "rollouts id=%" PRIu64 " %s updates=%d reward=%.3f%s%s", job->id,
             job->goes_on ? "waits for the next start" : hzp_rollout_status_name(status), job->done,
             reward, *job->why ? ": " : "", job->why);
+    if (job->done && !job->goes_on) {
+        json_auto_t *curve = hzp_rollout_points(job);
+        hzp_rollout_keep_curve(r, job->id, curve);
+    }
     hzp_rollouts_keep(r);
     if (!job->goes_on && job->outlives) /* when the list says how it has ended */
         hzp_rollout_forget(r, job->id);
