@@ -274,6 +274,10 @@ def test_train_without_a_server():
                             (["--total-steps", "9999"], "updates"), (["--algo", "none", "json"], "--algo")]:
             done = train(*good, *wrong)
             assert done.returncode in (1, 2) and says in done.stderr, (wrong, done)
+        long = data.read_text() + "\n" + json.dumps({"prompt": "word " * 4000}) + "\n"
+        (pathlib.Path(there) / "long.jsonl").write_text(long)
+        done = train(*good, "--data", f"{there}/long.jsonl")
+        assert done.returncode == 1 and f"{there}/long.jsonl:{len(PROMPTS) + 2}: " in done.stderr, done
         done = train(*good, "--extra-body", '{"reward": {"type": "regex", "pattern": "^never said$"}}')  # teaches nothing
         assert done.returncode == 1 and "nothing more to learn" in done.stdout, done
         assert not os.path.exists(f"{there}/none")
