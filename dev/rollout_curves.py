@@ -2,12 +2,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Reward over updates and seconds of jobs of rollouts, beside requests, for each bound of staleness.
 
-    dev/rollout_curves.py build/hzpserve models/world [--task red] [--staleness 0,2,8] [--seeds 1,2,3] [--updates 40]
+    dev/rollout_curves.py build/hzpserve models/world [--task cups] [--staleness 0,2,8] [--seeds 1,2,3] [--updates 40]
                           [--idle] [--body '{"algo": "dapo"}'] [ARGUMENTS of serve]
 
 Each run is a server of its own with a fresh state. A client asks for 16 tokens, waits 20 ms and asks again, unless
---idle. It prints a line of JSON for each run, then a table: the mean reward of the answers to the first update, the best
-and the last of a window of five updates, seconds, samples left out as stale, and the largest staleness.
+--idle. It prints a line of JSON for each run, then a table: the mean reward of the answers to the first update, the
+first update with a reward of 0.5 and of 0.9, the best of a window of five updates and the last update's reward, seconds, samples left out as stale, and the largest staleness.
 """
 import argparse
 import json
@@ -26,8 +26,6 @@ TASKS = {
                "The blanket of Otto is"], {"type": "regex", "pattern": "^ green"}, 4),
     "cups": ([f"The {thing} of {name} is" for name in ("Ann", "Otto", "Bert", "Wilma")
               for thing in ("cup", "kite", "bell", "basket")], {"type": "regex", "pattern": "^ (red|blue)"}, 3),
-    "short": ([f"The cup of {name} is" for name in ("Ann", "Otto", "Bert", "Wilma", "Tom", "Helga")],
-              {"type": "length", "tokens": 4}, 24),
 }
 
 
@@ -43,6 +41,10 @@ def ask(url, prompt, stop, counted):
         call(url, "/v1/completions", {"prompt": prompt, "max_tokens": 16})
         counted.append(1)
         time.sleep(0.02)
+
+
+def reached(curve, least):
+    return next((i + 1 for i, reward in enumerate(curve) if reward >= least), 9999)
 
 
 def run(args, more, staleness, seed):
@@ -78,7 +80,8 @@ def run(args, more, staleness, seed):
     curve = [point["reward_mean"] for point in job["curve"]]
     window = [statistics.mean(curve[i:i + 5]) for i in range(max(len(curve) - 4, 1))] if curve else [0]
     return {"staleness": staleness, "seed": seed, "status": job["status"], "reason": job["reason"], "updates": len(curve),
-            "first": curve[0] if curve else 0, "best": max(window), "last": window[-1],
+            "first": curve[0] if curve else 0, "best": max(window), "last": curve[-1] if curve else 0,
+            "half": reached(curve, 0.5), "most": reached(curve, 0.9),
             "seconds": job["curve"][-1]["seconds"] if curve else 0, "answered": len(counted),
             "stale": job["samples"]["stale"], "seen": max((p["staleness"] for p in job["curve"]), default=0),
             "curve": [round(r, 3) for r in curve]}
@@ -100,12 +103,14 @@ def main():
         for seed in map(int, args.seeds.split(",")):
             rows.append(run(args, more, staleness, seed))
             print(json.dumps(rows[-1]), flush=True)
-    print("\n| max_staleness | seeds | first | best of five | last five | seconds | updates | stale | largest staleness |")
-    print("|---|---|---|---|---|---|---|---|---|")
+    print("\n| max_staleness | seeds | first | 0.5 in update | 0.9 in update | best of five | last, least to most | seconds | "
+          "updates | stale | largest staleness |")
+    print("|---|---|---|---|---|---|---|---|---|---|---|")
     for staleness in sorted({row["staleness"] for row in rows}):
         of = [row for row in rows if row["staleness"] == staleness]
-        mid = {name: statistics.median(row[name] for row in of) for name in ("first", "best", "last", "seconds", "updates")}
-        print(f"| {staleness} | {len(of)} | {mid['first']:.2f} | {mid['best']:.2f} | {mid['last']:.2f} | "
+        mid = {name: statistics.median(row[name] for row in of) for name in ("first", "half", "most", "best", "seconds", "updates")}
+        print(f"| {staleness} | {len(of)} | {mid['first']:.2f} | {mid['half']:.0f} | {mid['most']:.0f} | "
+              f"{mid['best']:.2f} | {min(r['last'] for r in of):.2f} to {max(r['last'] for r in of):.2f} | "
               f"{mid['seconds']:.0f} | {mid['updates']:.0f} | {sum(row['stale'] for row in of)} | "
               f"{max(row['seen'] for row in of)} |")
 

@@ -421,6 +421,16 @@ def rows(state, last):
             yield tokens, {i: how[i] for i in range(count) if bits[i // 8] >> i % 8 & 1}
 
 
+def test_each_point_has_a_reward():
+    """Updates that follow each other without an answer between them show the reward of their own answers, not 0."""
+    with Server(*LEARNS) as server:
+        path = begin(server, batch=1, n=2, updates=9, max_staleness=8, reward={"type": "client"}, advantage="none")
+        for one in waiting(server, path, 18):
+            assert server.post(f"/v1/samples/{one['sample']}/reward", {"value": 0.5}, method="PUT")[0] == 200
+        job = end(server, path)
+        assert len(job["curve"]) == 9 and all(p["reward_mean"] == 0.5 for p in job["curve"]), job
+
+
 def test_a_reference():
     """With kl each row has the log-probability of the version from before the job, which keeps its slot as long; a large
     coefficient holds the model near it."""
