@@ -389,6 +389,57 @@ static void start_draft(struct hzp_weights *w, struct hzp_version *v)
     refresh_stats_locked(w);
 }
 
+/* With the oldest contents: newer ones may be revived.  NULL: none is free. */
+static struct hzp_version *free_slot(struct hzp_weights *w)
+{
+    struct hzp_version *ret = NULL;
+    for (int32_t i = 0; i < w->config.slots; i++) {
+        struct hzp_version *v = &w->slot[i];
+        if (v->record.state == HZP_VERSION_FREE && (!ret || v->record.id < ret->record.id))
+            ret = v;
+    }
+    return ret;
+}
+
+static void hold_retired(struct hzp_weights *w, struct hzp_version *v)
+{
+    v->record.state = HZP_VERSION_RETIRED;
+    v->held = 1;
+    v->last_step = 0;
+    refresh_stats_locked(w);
+}
+
+int hzp_weights_acquire_earlier(struct hzp_weights *w, uint64_t id, struct hzp_version **ret)
+{
+    hzp_assert_engine_thread();
+    for (int32_t i = 0; id && i < w->config.slots; i++) {
+        struct hzp_version *v = &w->slot[i];
+        bool whole =
+            v->record.state == HZP_VERSION_CURRENT || v->record.state == HZP_VERSION_RETIRED;
+        if (v->record.id != id || (!whole && v->record.state != HZP_VERSION_FREE))
+            continue;
+        if (whole)
+            v->held++;
+        else
+            hold_retired(w, v);
+        *ret = v;
+        return HZP_OK;
+    }
+    return HZP_ENOENT;
+}
+
+int hzp_weights_acquire_empty(struct hzp_weights *w, struct hzp_version **ret)
+{
+    hzp_assert_engine_thread();
+    struct hzp_version *v = *ret = free_slot(w);
+    if (!v)
+        return HZP_EBUSY;
+    start_record(w, &v->record, HZP_VERSION_RETIRED);
+    v->fp8_made = false;
+    hold_retired(w, v);
+    return HZP_OK;
+}
+
 int hzp_weights_begin(struct hzp_weights *w, struct hzp_version **ret)
 {
     hzp_assert_engine_thread();
@@ -400,13 +451,7 @@ int hzp_weights_begin(struct hzp_weights *w, struct hzp_version **ret)
         *ret = w->current;
         return HZP_OK;
     }
-    struct hzp_version *free_one = NULL; /* with the oldest contents: newer ones may be revived */
-    for (int32_t i = 0; i < w->config.slots; i++) {
-        struct hzp_version *v = &w->slot[i];
-        bool older = !free_one || v->record.id < free_one->record.id;
-        if (v->record.state == HZP_VERSION_FREE && older)
-            free_one = v;
-    }
+    struct hzp_version *free_one = free_slot(w);
     if (!free_one)
         return HZP_EBUSY;
     start_draft(w, free_one);

@@ -145,6 +145,11 @@ struct hzp_version *hzp_weights_acquire(struct hzp_weights *w);
 /* Once more, of a version that is held already. */
 void hzp_weights_hold(struct hzp_weights *w, struct hzp_version *v);
 void hzp_weights_release(struct hzp_weights *w, struct hzp_version *v, uint64_t last_step);
+/* Acquires an earlier version, to be read only: the slot that still has what version id was.
+ * HZP_ENOENT: none has.  Or a free slot with undefined contents and no id, which its owner sets
+ * once they are those of a version.  HZP_EBUSY: every slot is in use. */
+int hzp_weights_acquire_earlier(struct hzp_weights *w, uint64_t id, struct hzp_version **ret);
+int hzp_weights_acquire_empty(struct hzp_weights *w, struct hzp_version **ret);
 
 /* Every step up to `ended` has ended: frees retired slots that are no longer held or read. */
 void hzp_weights_reclaim(struct hzp_weights *w, uint64_t ended);

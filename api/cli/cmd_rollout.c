@@ -532,6 +532,25 @@ static int refuse(const void *ctx, const json_t *body, struct hzp_rollout_spec *
     return hzp_fail(reterr, HZP_EUNSUP, "the command goes on with a job of its own");
 }
 
+/* What is wrong with a prompt or an answer is wrong with a line of the file. */
+static void name_line(const struct hzp_options *options, int code, struct hzp_err_text *reterr)
+{
+    const char *bracket = strchr(reterr->param, '['), *path = options->train.data;
+    HZP_ENDED(hzp_file_end) FILE *file = bracket && path ? fopen(path, "r") : NULL;
+    HZP_FREED char *text = NULL;
+    struct hzp_err_text was = *reterr;
+    long more = bracket ? strtol(bracket + 1, NULL, 10) : 0;
+    long long at = 0;
+    size_t room = 0;
+    ssize_t n;
+    while (file && more >= 0 && (n = getline(&text, &room, file)) >= 0) {
+        more -= strspn(text, " \t\r\n") < (size_t)n;
+        at++;
+    }
+    if (file && more < 0)
+        hzp_fail(reterr, code, "%.200s:%lld: %s", path, at, was.text);
+}
+
 /* The job with the updates that are missing.  The exit status, or a negative error. */
 static int run_own(struct follow *f, json_t *body, struct hzp_err_text *reterr)
 {
@@ -543,7 +562,10 @@ static int run_own(struct follow *f, json_t *body, struct hzp_err_text *reterr)
         return 0;
     json_object_set_new(body, "updates", json_integer(wanted - done));
     json_object_set_new(body, "seed", json_integer((json_int_t)number_of(body, "seed") + done));
-    HZP_TRY(hzp_rollouts_post(f->engine, body, &f->number, reterr));
+    int code = hzp_rollouts_post(f->engine, body, &f->number, reterr);
+    if (code < 0)
+        name_line(f->options, code, reterr);
+    HZP_TRY(code);
     snprintf(path, sizeof(path), "%s/train.jsonl", f->options->train.out);
     HZP_ENDED(hzp_file_end) FILE *log = f->log = fopen(path, "a");
     if (!log)

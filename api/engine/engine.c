@@ -393,6 +393,7 @@ static void start_rollouts(struct hzp_engine *e)
                                          .trainer = e->parts.trainer,
                                          .update_tokens =
                                              (int32_t)e->config.settings->training.update_tokens,
+                                         .bytes = e->config.settings->learning.rollout_bytes,
                                          .command = named_command("HZP_REWARD_COMMAND"),
                                          .tools = named_command("HZP_TOOL_COMMAND"),
                                          .untrained = untrained(e)};

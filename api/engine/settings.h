@@ -134,6 +134,7 @@ struct hzp_learning_settings {
     int64_t sdft;      /* 1: posted examples are "teach": "sdft" where they can be */
     int64_t passes, queue_samples, queue_tokens, checkpoint_every;
     int64_t receipts;           /* bytes of answers that feedback may teach from */
+    int64_t rollout_bytes;      /* bytes of the answers of rollouts that are held */
     int64_t no_checkpoint_copy; /* 1: updates wait while a checkpoint is written */
 };
 

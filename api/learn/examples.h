@@ -102,14 +102,20 @@ struct hzp_sample **hzp_example_reader_take_asks(struct hzp_example_reader *read
 bool hzp_example_reader_refers(const struct hzp_example_reader *reader);
 struct hzp_scheduler;
 struct hzp_loop;
+struct hzp_version;
 /* Has these computed by the version that serves, as prompts of the server's own behind the
  * requests of clients.  A pair has both answers computed, whose log-probabilities become
  * how.reference; an example with a teacher has its answer computed behind a text of the answer
  * and the prompt.  Each of its tokens to which the teacher gives at least half gets the 20
  * likeliest tokens there, and the rest, as soft targets; the other ones are learned plainly.  It
- * waits.  HZP_ECANCELED: the server stops; errors of hzp_scheduler_submit. */
+ * waits, for a piece of the body: 1: call it again for the rest, when others have had their turn.
+ * reference: the version that pairs are compared with, as hzp_example_reader_reference names it,
+ * NULL: the one that serves.  HZP_ECANCELED: the server stops; errors of hzp_scheduler_submit. */
 int hzp_example_reader_refer(struct hzp_example_reader *reader, struct hzp_scheduler *scheduler,
-                             struct hzp_loop *loop, struct hzp_err_text *reterr);
+                             struct hzp_loop *loop, struct hzp_version *reference,
+                             struct hzp_err_text *reterr);
+/* NULL: the version that serves. */
+const char *hzp_example_reader_reference(const struct hzp_example_reader *reader);
 /* Then, where the first example has the number `first`: a new list of {"example", "message"} for
  * those with tokens that a teacher did not soften, the first 10. */
 json_t *hzp_example_reader_plain(const struct hzp_example_reader *reader, int64_t first);

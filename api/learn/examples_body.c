@@ -438,6 +438,11 @@ struct hzp_sample **hzp_example_reader_take_asks(struct hzp_example_reader *read
     return ret;
 }
 
+const char *hzp_example_reader_reference(const struct hzp_example_reader *reader)
+{
+    return *reader->p.reference ? reader->p.reference : NULL;
+}
+
 bool hzp_example_reader_refers(const struct hzp_example_reader *reader)
 {
     return reader->p.paired || reader->p.told_count;

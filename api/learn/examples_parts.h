@@ -51,11 +51,13 @@ struct hzp_parse {
     bool losses;
     size_t learn_room, weight_room, how_room, soft_room;
     bool pairs, paired;       /* pairs of answers may be, and are, among the examples */
+    char reference[80];       /* the version that they are compared with; "": the one that serves */
     struct hzp_sample **asks; /* paraphrases that are kept, owned */
     int32_t asks_count;
     struct hzp_told *told; /* examples that have a teacher */
     size_t told_room;
     int32_t told_count;
+    int32_t referred;   /* pairs, then examples with a teacher, that are computed already */
     const char *answer; /* the field of a pair's answer that is being read; NULL: none is */
     struct hzp_parse_found
         *found; /* collects a file's errors; NULL: the first error ends the parsing */

@@ -1,16 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* api/learn/pair_reference.c - computes pairs, and what teachers say, by the version that serves,
- * before they are kept. */
+/* api/learn/pair_reference.c - computes pairs by the version that serves or another one, and what
+ * teachers say, before they are kept. */
 #include "api/learn/examples_parts.h"
 #include "api/learn/lessons.h"
 #include "serve/scheduler.h"
 
 static const uint64_t full_ns = 10000000; /* until a full queue is tried again */
+static const uint64_t piece_ns = 200000000;
 
 struct asker {
     struct hzp_scheduler *scheduler;
     struct hzp_loop *loop;
     struct hzp_wake wake;
+    struct hzp_version *reference; /* of pairs; NULL: the version that serves */
     struct hzp_err_text *reterr;
 };
 
@@ -20,10 +22,11 @@ static void wake_up(void *ctx, bool more)
     hzp_wake_poke(ctx);
 }
 
-/* Has n tokens computed as a prompt by one version; again, where a swap came between.  *ret: the
+/* Has n tokens computed as a prompt by one version, `by` or the one that serves (NULL); again,
+ * where a swap came between.  *ret: the
  * request, the caller's, with their log-probabilities, and `tops` likeliest tokens of each. */
 static int compute(struct asker *a, const int32_t *token, int32_t n, int32_t tops,
-                   struct hzp_request **ret)
+                   struct hzp_version *by, struct hzp_request **ret)
 {
     int32_t state = HZP_REQUEST_CHANGED;
     int r = HZP_OK;
@@ -33,6 +36,10 @@ static int compute(struct asker *a, const int32_t *token, int32_t n, int32_t top
         rq->own = true;
         rq->priority = HZP_PRIORITY_UNITS;
         rq->demands = (struct hzp_demands){.mode = HZP_ABORT, .max_staleness = -1, .fresh = true};
+        rq->reference = by;
+        rq->background = by != NULL;
+        if (by)
+            rq->demands.mode = HZP_CONTINUE;
         rq->wake = wake_up;
         rq->wake_ctx = &a->wake;
         while ((r = hzp_scheduler_submit(a->scheduler, rq, a->reterr)) == HZP_EBUSY)
@@ -57,7 +64,7 @@ static int compute(struct asker *a, const int32_t *token, int32_t n, int32_t top
 static int refer(struct asker *a, const struct hzp_sample *s, int32_t from, int32_t to)
 {
     struct hzp_request *rq;
-    HZP_TRY(compute(a, s->token + from, to - from, 0, &rq));
+    HZP_TRY(compute(a, s->token + from, to - from, 0, a->reference, &rq));
     for (int32_t t = from; t < to; t++)
         if (s->learn[t])
             s->how[t].reference = HZP_MIN(rq->prompt_out[t - from].logprob, 0);
@@ -87,7 +94,7 @@ static int learn_from(struct asker *a, struct hzp_told *told, int32_t vocab, str
     const int32_t tops = HZP_MIN(HZP_SOFT_MAX, vocab), n = (*s)->count;
     struct hzp_request *rq;
     int32_t begin, end, to;
-    HZP_TRY(compute(a, read->token, read->count, tops, &rq));
+    HZP_TRY(compute(a, read->token, read->count, tops, NULL, &rq));
     struct hzp_row_loss *how = hzp_xcalloc((size_t)n, sizeof(*how));
     struct hzp_soft *soft = hzp_xcalloc((size_t)n, sizeof(*soft));
     hzp_lesson_answer(read, &begin, &to);
@@ -113,22 +120,33 @@ static int learn_from(struct asker *a, struct hzp_told *told, int32_t vocab, str
     return HZP_OK;
 }
 
+/* Both answers of a pair; of another example nothing. */
+static int refer_pair(struct asker *a, const struct hzp_sample *s)
+{
+    int32_t first = hzp_sample_first(s), from[] = {0, first + 1}, to[] = {first, s->count};
+    int r = HZP_OK;
+    for (int h = 0; h < 2 && s->how && first < s->count && r >= 0; h++)
+        r = refer(a, s, from[h], to[h]);
+    return r;
+}
+
 int hzp_example_reader_refer(struct hzp_example_reader *reader, struct hzp_scheduler *scheduler,
-                             struct hzp_loop *loop, struct hzp_err_text *reterr)
+                             struct hzp_loop *loop, struct hzp_version *reference,
+                             struct hzp_err_text *reterr)
 {
     struct hzp_parse *p = hzp_example_reader_parse(reader);
-    struct asker a = {.scheduler = scheduler, .loop = loop, .reterr = reterr};
+    struct asker a = {
+        .scheduler = scheduler, .loop = loop, .reference = reference, .reterr = reterr};
+    uint64_t until = hzp_now_ns() + piece_ns;
+    int32_t pairs = p->paired ? p->count : 0, all = pairs + p->told_count;
     int r = HZP_OK;
     hzp_wake_init(&a.wake);
-    for (int32_t i = 0; p->paired && i < p->count && r >= 0; i++) {
-        const struct hzp_sample *s = p->sample[i];
-        int32_t first = hzp_sample_first(s), from[] = {0, first + 1}, to[] = {first, s->count};
-        for (int h = 0; h < 2 && s->how && first < s->count && r >= 0; h++)
-            r = refer(&a, s, from[h], to[h]);
+    while (p->referred < all && r >= 0 && hzp_now_ns() < until) {
+        int32_t i = p->referred++;
+        struct hzp_told *told = i < pairs ? NULL : &p->told[i - pairs];
+        r = told ? learn_from(&a, told, p->ex->vocab, &p->sample[told->sample->sequence_number - 1])
+                 : refer_pair(&a, p->sample[i]);
     }
-    for (int32_t i = 0; i < p->told_count && r >= 0; i++)
-        r = learn_from(&a, &p->told[i], p->ex->vocab,
-                       &p->sample[p->told[i].sample->sequence_number - 1]);
     hzp_wake_fini(&a.wake);
-    return r;
+    return r < 0 ? r : p->referred < all;
 }

@@ -6,6 +6,7 @@
  *                                             missing is the messages that both begin with
  *     {"input": {"messages", "tools"}, "preferred_output": [..], "non_preferred_output": [..]}
  *                                             OpenAI's
+ *     {.., "reference": 7}                    the version that a posted pair is compared with
  *
  * Each answer is read as the completion of the prompt, so it has the tokens that it would have as
  * an example of its own. */
@@ -55,6 +56,26 @@ static int refuse_others(struct hzp_parse *p, const json_t *object, const char *
         if (!p->ex->split && hzp_among(name == names[1] ? openai : plain, field))
             return hzp_parse_bad(p, field, "cannot be given beside %s and %s", name[0], name[1]);
     }
+    return HZP_OK;
+}
+
+/* One version for all pairs of a body. */
+static int read_reference(struct hzp_parse *p, json_t *value)
+{
+    char name[sizeof(p->reference)] = "";
+    const char *text = json_string_value(value);
+    if (p->ex->split)
+        return hzp_parse_bad(p, "reference", "is of use where a pair is posted to a server");
+    if (json_is_integer(value))
+        snprintf(name, sizeof(name), "%lld", (long long)json_integer_value(value));
+    else if (text && strlen(text) < sizeof(name))
+        snprintf(name, sizeof(name), "%s", text);
+    if (!*name)
+        return hzp_parse_bad(p, "reference",
+                             "must be a version: its number, its name, or original");
+    if (p->paired && strcmp(name, p->reference) != 0)
+        return hzp_parse_bad(p, "reference", "is one version for all pairs of a body");
+    snprintf(p->reference, sizeof(p->reference), "%s", name);
     return HZP_OK;
 }
 
@@ -142,6 +163,9 @@ static int parse(struct hzp_parse *p, const json_t *object, const char *const *n
     HZP_TRY(refuse_others(p, object, name));
     HZP_TRY(hzp_parse_pair_loss(p, json_object_get(object, "loss"), &loss));
     json_object_del(rest, "loss");
+    if (json_object_get(object, "reference") || *p->reference)
+        HZP_TRY(read_reference(p, json_object_get(object, "reference")));
+    json_object_del(rest, "reference");
     HZP_TRY(read_rest(p, object, name, rest, &from));
     for (int i = 0; i < 2; i++)
         HZP_TRY(read_answer(p, rest, name[i], answer[i], from));

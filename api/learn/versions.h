@@ -100,6 +100,14 @@ int hzp_state_find_kept(struct hzp_state *s, uint64_t id, struct hzp_logged_chec
 int32_t hzp_state_kept(struct hzp_state *s, struct hzp_logged_checkpoint **ret,
                        struct hzp_err_text *reterr);
 
+/* The weights of the version that a text names, in a slot: it stays there until it is given back.
+ * One that is on disk only takes a free slot, and waits for it; with two slots training waits then.
+ * HZP_ENOENT: it is neither in a slot nor on disk; HZP_EFORMAT, HZP_EIO: it cannot be read;
+ * HZP_ECANCELED: the server stops.  NULL: no effect. */
+int hzp_state_borrow(struct hzp_state *s, const char *name, struct hzp_version **ret,
+                     struct hzp_err_text *reterr);
+void hzp_state_give_back(struct hzp_state *s, struct hzp_version *version);
+
 /* All names; the caller frees *ret.  Returns their number. */
 enum { HZP_NAMES_MAX = 1024 };
 int32_t hzp_state_names(struct hzp_state *s, struct hzp_version_name **ret,

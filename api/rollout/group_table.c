@@ -37,6 +37,9 @@ int32_t hzp_rollout_table_begin(struct hzp_rollout_table *g, int64_t updates)
     int32_t at = 0;
     if (!g->agains && useful / g->config.batch > updates + g->config.staleness)
         return -1;
+    int32_t held = g->room - hzp_rollout_table_count(g, HZP_GROUP_FREE);
+    if (g->config.most && held >= g->config.most)
+        return -1;
     while (at < g->room && g->group[at].state != HZP_GROUP_FREE)
         at++;
     if (at == g->room)

@@ -20,7 +20,8 @@
  * most `staleness` later than the one it could have been learned by.  Numbers that are to begin
  * again, as in a process before this one, do so first.  A lost member never keeps its
  * group from being complete.  A group is taken once.  At most `batch` (staleness + 1) groups are
- * held.
+ * held, and at most `most`, which is how the owner bounds bytes: a further one waits, and none that
+ * was begun is given up for it.
  *
  * Thread: the owner's.
  */
@@ -54,6 +55,7 @@ struct hzp_rollout_table_config {
     int32_t members;   /* >= 1 */
     int32_t batch;     /* groups of one update, >= 1 */
     int32_t staleness; /* >= 0 */
+    int32_t most;      /* groups held at once, >= batch; 0: as many as the bound above allows */
     enum hzp_advantage advantage;
     bool keep; /* a group with a reward is not dropped, though it teaches nothing */
 };

@@ -30,7 +30,9 @@
  * has failed then, and says how many updates it had.  Jobs run one after the other.
  *
  * Bounds: HZP_ROLLOUTS_OPEN jobs that have not ended; HZP_ROLLOUTS_KEPT that have; per job the
- * limits below.
+ * limits below.  The answers that are held, with all that clients may write to them, take at most
+ * config.bytes: each has its part before it is begun (hzp_rollout_group_bytes), so a job waits
+ * there, and no column is refused.
  *
  * Thread: any; the work is a thread's of its own ("hzp-rollout").
  */
@@ -111,6 +113,7 @@ struct hzp_rollouts_config { /* borrowed */
     const struct hzp_model_config *model;
     struct hzp_trainer *trainer; /* NULL: there is none */
     int32_t update_tokens;       /* the most that an update may have */
+    int64_t bytes;               /* of the answers held */
     const char *command;         /* what rewards of type command run; NULL: there is none */
     const char *tools;           /* what environments of type command run; NULL: there is none */
     const char *untrained;       /* why jobs may not train here, a whole sentence; NULL: they may */
@@ -162,6 +165,7 @@ struct hzp_rollouts_stats {
     int32_t jobs, members, waiting, ready; /* not ended; running requests; that wait for a client;
                                             * groups that are ready */
     int32_t rows;                          /* samples that can be taken */
+    int64_t bytes, bytes_most;             /* of the answers held; config.bytes */
     uint64_t leases, expired, samples, dropped, lost, stale, late, updates; /* dropped: groups */
     double reward_mean; /* at the newest point of a curve */
     int64_t staleness;

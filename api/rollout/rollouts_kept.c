@@ -10,7 +10,7 @@
 #include "api/rollout/rollouts_state.h"
 #include "base/log.h"
 
-static const char body_note[] = "rollout_body-", job_note[] = "rollout-";
+static const char body_note[] = "rollout_body-", job_note[] = "rollout-", curve_note[] = "curve-";
 
 enum { COUNTS = 12 };
 static void counts_of(struct hzp_rollout_job *job, int64_t *ret[COUNTS])
@@ -109,6 +109,21 @@ void hzp_rollout_forget(struct hzp_rollouts *r, uint64_t id)
         code = put(r, job_note, id, NULL, &err);
     if (code < 0)
         hzp_log(HZP_LOG_WARN, "state", "a job of rollouts stays after its end: %s", err.text);
+}
+
+void hzp_rollout_keep_curve(const struct hzp_rollouts *r, uint64_t id, const json_t *curve)
+{
+    struct hzp_err_text err = {.text = ""};
+    HZP_FREED char *text = curve ? json_dumps(curve, JSON_COMPACT | JSON_REAL_PRECISION(9)) : NULL;
+    if (r->config.state && put(r, curve_note, id, text, &err) < 0)
+        hzp_log(HZP_LOG_WARN, "state", "the curve of a job of rollouts is not kept: %s", err.text);
+}
+
+json_t *hzp_rollout_curve(const struct hzp_rollouts *r, uint64_t id)
+{
+    HZP_FREED char *text = r->config.state ? get(r, curve_note, id) : NULL;
+    json_t *ret = text ? json_loads(text, 0, NULL) : NULL;
+    return ret ? ret : json_array();
 }
 
 json_t *hzp_rollout_body(const struct hzp_rollouts *r, uint64_t id)

@@ -102,12 +102,16 @@ static void end_job(struct hzp_rollouts *r, struct hzp_rollout_job *job,
     hzp_rollout_free_prompts(&job->spec);
     job->slot = NULL;
     r->running = 0;
-    job->status = status;
+    job->status = job->cancel ? HZP_ROLLOUT_CANCELLED : status;
     job->goes_on = why == stopped && job->outlives;
     snprintf(job->why, sizeof(job->why), "%s", job->goes_on ? "" : why);
     hzp_log(HZP_LOG_INFO, "train", "rollouts id=%" PRIu64 " %s updates=%d reward=%.3f%s%s", job->id,
             job->goes_on ? "waits for the next start" : hzp_rollout_status_name(status), job->done,
             reward, *job->why ? ": " : "", job->why);
+    if (job->done && !job->goes_on) {
+        json_auto_t *curve = hzp_rollout_points(job);
+        hzp_rollout_keep_curve(r, job->id, curve);
+    }
     hzp_rollouts_keep(r);
     if (!job->goes_on && job->outlives) /* when the list says how it has ended */
         hzp_rollout_forget(r, job->id);
@@ -300,6 +304,21 @@ static struct hzp_sample *sample_of(const struct hzp_rollout_spec *spec,
     return hzp_sample_create_losses(token, learn, weight, how, first + n);
 }
 
+/* Of the answers rewarded since the point before; where there is none, of the update's. */
+static double mean_reward(const struct hzp_rollout_job *job, const int32_t *group, int32_t groups)
+{
+    const struct hzp_rollout_table *t = &job->table;
+    double sum = t->reward_sum - job->reward_sum, count = (double)(t->rewards - job->rewarded);
+    for (int32_t i = 0; i < groups && t->rewards == job->rewarded; i++)
+        for (int32_t m = 0; m < job->spec.n; m++) {
+            const struct hzp_rollout_member *member = &t->group[group[i]].member[m];
+            bool rewarded = member->state == HZP_MEMBER_REWARDED;
+            sum += rewarded ? member->reward : 0;
+            count += rewarded;
+        }
+    return sum / HZP_MAX(count, 1);
+}
+
 static double mean_tokens(const struct hzp_rollout_job *job, const int32_t *group, int32_t groups)
 {
     double answers = 0, tokens = 0;
@@ -358,8 +377,7 @@ static int commit(struct hzp_rollouts *r, struct hzp_rollout_job *job, struct hz
         hzp_xcalloc((size_t)groups * (size_t)job->spec.n, sizeof(struct hzp_sample *));
     job->next =
         (struct hzp_rollout_point){.optimizer_step = weights_stats(r).finished_optimizer_step,
-                                   .reward_mean = (t->reward_sum - job->reward_sum) /
-                                                  (double)HZP_MAX(t->rewards - job->rewarded, 1)};
+                                   .reward_mean = mean_reward(job, group, groups)};
     job->rewarded = t->rewards;
     job->reward_sum = t->reward_sum;
     note_versions(r);

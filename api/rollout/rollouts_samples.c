@@ -11,7 +11,7 @@ static const char names[] = "prompt text answer prompt_tokens tokens logprobs ve
 /* What a row has while its turn waits for what follows. */
 enum { ASKED = 1 << PROMPT | 1 << ANSWER | 1 << PROMPT_TOKENS | 1 << MESSAGES | 1 << TURN };
 
-static struct hzp_rollout_job *running(const struct hzp_rollouts *r)
+struct hzp_rollout_job *hzp_rollout_running(const struct hzp_rollouts *r)
 {
     for (int32_t i = 0; i < r->jobs; i++)
         if (r->job[i]->slot)
@@ -21,7 +21,7 @@ static struct hzp_rollout_job *running(const struct hzp_rollouts *r)
 
 int32_t hzp_rollout_rows(struct hzp_rollouts *r)
 {
-    struct hzp_rollout_job *job = running(r);
+    struct hzp_rollout_job *job = hzp_rollout_running(r);
     int32_t rows = 0;
     for (int32_t i = 0; job && i < job->table.room * job->spec.n; i++) {
         const struct hzp_rollout_group *group = &job->table.group[i / job->spec.n];
@@ -133,7 +133,7 @@ int hzp_rollouts_take(struct hzp_rollouts *r, struct hzp_rows_query *query, cons
         query->columns |= 1u << column;
     }
     HZP_LOCKED(&r->lock);
-    struct hzp_rollout_job *job = running(r);
+    struct hzp_rollout_job *job = hzp_rollout_running(r);
     hzp_rollout_rows(r);
     if (done)
         HZP_TRY(hzp_rows_done(&r->rows, done, hzp_now_ns(), reterr));
@@ -159,8 +159,8 @@ int hzp_rollouts_take(struct hzp_rollouts *r, struct hzp_rows_query *query, cons
 /* ---- writing ---- */
 
 /* What follows the turn of the sample in this row. */
-static int put_turn(struct hzp_rollouts *r, struct hzp_rollout_job *job, int32_t at,
-                    const json_t *messages, int64_t lease, struct hzp_err_text *reterr)
+static int put_turn(struct hzp_rollouts *r, int32_t at, const json_t *messages, int64_t lease,
+                    struct hzp_err_text *reterr)
 {
     const struct hzp_row *row = &r->rows.row[at];
     if (!(row->ready >> TURN & 1))
@@ -168,8 +168,8 @@ static int put_turn(struct hzp_rollouts *r, struct hzp_rollout_job *job, int32_t
                         row->number);
     if (lease)
         HZP_TRY(hzp_rows_check(&r->rows, row, lease, hzp_now_ns(), reterr));
-    int code = hzp_rollout_give(r, job, at, messages, reterr);
-    if (code < 0)
+    int code = hzp_rollout_give(r, row->number, messages, reterr);
+    if (code < 0 && code != HZP_ENOENT)
         snprintf(reterr->param, sizeof(reterr->param), "value");
     return code;
 }
@@ -193,13 +193,13 @@ int hzp_rollouts_put(struct hzp_rollouts *r, int64_t sample, const char *name, c
 {
     int column = hzp_word_at(names, name, strlen(name));
     HZP_LOCKED(&r->lock);
-    struct hzp_rollout_job *job = running(r);
+    struct hzp_rollout_job *job = hzp_rollout_running(r);
     int32_t at = column < REWARD ? -1 : hzp_rollout_find(r, sample);
     if (at < 0)
         return hzp_fail(reterr, HZP_ENOENT, "there is no sample %" PRId64 " whose %.40s is written",
                         sample, name);
     if (column == TURN)
-        return put_turn(r, job, at, value, lease, reterr);
+        return put_turn(r, at, value, lease, reterr);
     struct hzp_rollout_answer *a = hzp_rollout_at(job, at);
     const struct hzp_row *row = &r->rows.row[at];
     bool has = row->ready >> column & 1;

@@ -10,7 +10,10 @@
 #include "api/rollout/judge.h"
 #include "api/rollout/rollouts.h"
 
-enum { HZP_ROLLOUT_VERSIONS = 64 /* older ones are staler than any bound */ };
+enum {
+    HZP_ROLLOUT_VERSIONS = 64, /* older ones are staler than any bound */
+    HZP_ROLLOUT_BESIDE = 64    /* bytes of messages for each token, and tokens for each turn */
+};
 
 enum hzp_rollout_status {
     HZP_ROLLOUT_QUEUED,
@@ -72,6 +75,7 @@ struct hzp_rollout_point {
 struct hzp_rollout_job {
     uint64_t id;                  /* fixed */
     int64_t created_s;            /* fixed */
+    int64_t group_bytes;          /* fixed: of each group that is held */
     struct hzp_rollout_spec spec; /* fixed, but for its prompts, which go when the job ends */
     enum hzp_rollout_status status;
     bool cancel;
@@ -111,6 +115,9 @@ struct hzp_rollouts {
     int32_t versions;
     struct hzp_rollouts_stats gone; /* what jobs that are not kept any more had counted */
 };
+
+/* The most that a group's answers take, with what clients and the template add to them. */
+int64_t hzp_rollout_group_bytes(const struct hzp_rollout_spec *spec);
 
 /* The thread.  arg: the rollouts. */
 void *hzp_rollouts_run(void *arg);
@@ -169,10 +176,11 @@ static inline bool hzp_rollout_is_answer(const struct hzp_request *rq)
  * where it is known.  HZP_EIO: the command has failed; errors of hzp_scheduler_submit. */
 int hzp_rollout_converse(struct hzp_rollouts *r, struct hzp_rollout_job *job,
                          struct hzp_err_text *reterr);
-/* These messages follow the turn of the answer of this row, which is ASKED; an empty list: nothing
- * does.  HZP_EINVAL: they are none, and it stays. */
-int hzp_rollout_give(struct hzp_rollouts *r, struct hzp_rollout_job *job, int32_t row,
-                     const json_t *messages, struct hzp_err_text *reterr);
+/* These messages follow the turn of the answer of this sample, which is ASKED; an empty list:
+ * nothing does.  The lock is released meanwhile.  HZP_EINVAL: they are none, and it stays;
+ * HZP_ENOENT: there is no such sample, or it has a turn by now. */
+int hzp_rollout_give(struct hzp_rollouts *r, int64_t sample, const json_t *messages,
+                     struct hzp_err_text *reterr);
 /* The messages of the row's answer, from the prompt's on; the number and the calls of its newest
  * turn.  New references. */
 json_t *hzp_rollout_messages(struct hzp_rollout_job *job, int32_t row);
@@ -193,6 +201,8 @@ int32_t *hzp_rollout_tokens(const struct hzp_request *rq, int32_t *ret_count);
 
 /* Brings the rows of the job that runs up to date; returns how many there are. */
 int32_t hzp_rollout_rows(struct hzp_rollouts *r);
+/* The job whose rows they are; NULL: none runs. */
+struct hzp_rollout_job *hzp_rollout_running(const struct hzp_rollouts *r);
 /* The row of the sample of this number; -1: there is none, or it is lost. */
 int32_t hzp_rollout_find(struct hzp_rollouts *r, int64_t sample);
 /* The text of its prompt, or of its newest turn without the token that ended it. */
@@ -221,6 +231,12 @@ bool hzp_rollout_holds(const struct hzp_rollout_spec *spec);
 
 /* Writes what is shown of all jobs. */
 void hzp_rollouts_keep(const struct hzp_rollouts *r);
+/* The curve of a job that has ended, which is kept as long as the job is shown: writes it, NULL:
+ * forgets it; makes it; reads it, a new reference, empty
+ * if there is none. */
+void hzp_rollout_keep_curve(const struct hzp_rollouts *r, uint64_t id, const json_t *curve);
+json_t *hzp_rollout_points(const struct hzp_rollout_job *job);
+json_t *hzp_rollout_curve(const struct hzp_rollouts *r, uint64_t id);
 
 static inline bool hzp_rollout_ended(const struct hzp_rollout_job *job)
 {

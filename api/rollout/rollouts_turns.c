@@ -12,7 +12,7 @@
 #include "text/chat/reply.h"
 #include "text/tokenizer/detokenizer.h"
 
-enum { TAIL = 32 /* tokens before a turn that say how it is read */, BESIDE = 64 /* bytes */ };
+enum { TAIL = 32 /* tokens before a turn that say how it is read */ };
 
 int32_t hzp_rollout_written(const struct hzp_request *rq)
 {
@@ -130,18 +130,17 @@ json_t *hzp_rollout_turn(const struct hzp_rollout_answer *a)
 
 /* The tokens of what the template writes behind the answer: tokenised behind the token that ended
  * it, as in a text of both. */
-static int encode(const struct hzp_rollouts *r, const struct hzp_request *rq,
-                  const struct hzp_textbuf *text, struct hzp_tokens *out,
-                  struct hzp_err_text *reterr)
+static int encode(const struct hzp_rollouts *r, int32_t end_token, const struct hzp_textbuf *text,
+                  struct hzp_tokens *out, struct hzp_err_text *reterr)
 {
     HZP_ENDED(hzp_textbuf_fini) struct hzp_textbuf both = {0};
     size_t bytes;
-    const char *end = hzp_tokenizer_spelling(r->config.tok, rq->stop_token, &bytes);
+    const char *end = hzp_tokenizer_spelling(r->config.tok, end_token, &bytes);
     HZP_TRY(hzp_textbuf_append(&both, end, bytes));
     HZP_TRY(hzp_textbuf_append(&both, text->data, text->bytes));
     HZP_TRY(hzp_tokenizer_encode(r->config.tok, both.data, both.bytes, HZP_TOKENIZER_PARSE_SPECIAL,
                                  INT32_MAX, out, reterr));
-    if (out->n && out->ids[0] == rq->stop_token) {
+    if (out->n && out->ids[0] == end_token) {
         memmove(out->ids, out->ids + 1, --out->n * sizeof(*out->ids));
         return HZP_OK;
     }
@@ -150,28 +149,62 @@ static int encode(const struct hzp_rollouts *r, const struct hzp_request *rq,
                                 INT32_MAX, out, reterr);
 }
 
-int hzp_rollout_give(struct hzp_rollouts *r, struct hzp_rollout_job *job, int32_t row,
-                     const json_t *messages, struct hzp_err_text *reterr)
+/* The answer of this sample, which is ASKED, its job and its row; NULL: there is none any more. */
+static struct hzp_rollout_answer *find_asked(struct hzp_rollouts *r, int64_t sample,
+                                             struct hzp_rollout_job **ret_job, int32_t *ret_row)
+{
+    struct hzp_rollout_job *job = *ret_job = hzp_rollout_running(r);
+    int32_t row = *ret_row = hzp_rollout_find(r, sample);
+    struct hzp_rollout_answer *a = row < 0 ? NULL : hzp_rollout_at(job, row);
+    return a && a->stage == HZP_TURN_ASKED ? a : NULL;
+}
+
+/* Takes as long as messages are long, so the lock is released: it works on copies. */
+static int encode_turn(struct hzp_rollouts *r, const struct hzp_rollout_job *job, int32_t row,
+                       const struct hzp_rollout_answer *a, const json_t *messages,
+                       struct hzp_tokens *out, struct hzp_err_text *reterr)
 {
     HZP_ENDED(hzp_textbuf_fini) struct hzp_textbuf text = {0};
-    struct hzp_rollout_answer *a = hzp_rollout_at(job, row);
-    struct hzp_chat_request request = {.messages = prompt_of(job, row)->messages,
-                                       .tools = job->spec.turns.tools};
-    a->given.n = 0;
+    json_auto_t *prompt = hzp_json_copy(prompt_of(job, row)->messages);
+    json_auto_t *tools = hzp_json_copy(job->spec.turns.tools), *calls = hzp_json_copy(calls_of(a));
+    const struct hzp_chat_request request = {.messages = prompt, .tools = tools};
+    int32_t end_token = a->rq->stop_token;
+    hzp_lock_release(&r->lock);
+    int code = json_array_size(messages) ? hzp_chat_turn(r->config.chat, &request, calls, messages,
+                                                         r->ends, &text, reterr)
+                                         : HZP_OK;
+    if (code >= 0 && text.bytes)
+        code = encode(r, end_token, &text, out, reterr);
+    /* What the template does not show would be kept, too. */
+    if (code >= 0 && json_dumpb(messages, NULL, 0, JSON_COMPACT) >
+                         HZP_ROLLOUT_BESIDE * (out->n + HZP_ROLLOUT_BESIDE))
+        code = hzp_wrong(reterr, "messages", "have more than the model's chat template shows");
+    hzp_lock_take(&r->lock);
+    return code;
+}
+
+int hzp_rollout_give(struct hzp_rollouts *r, int64_t sample, const json_t *messages,
+                     struct hzp_err_text *reterr)
+{
+    HZP_ENDED(hzp_tokens_fini) struct hzp_tokens given = {NULL, 0, 0};
+    struct hzp_rollout_job *job;
+    int32_t row;
+    struct hzp_rollout_answer *a = find_asked(r, sample, &job, &row);
     if (!json_is_array(messages))
         return hzp_wrong(reterr, "messages", "must be a list, empty where nothing follows");
-    if (json_array_size(messages)) {
-        HZP_TRY(
-            hzp_chat_turn(r->config.chat, &request, calls_of(a), messages, r->ends, &text, reterr));
-        HZP_TRY(encode(r, a->rq, &text, &a->given, reterr));
-    }
-    /* What the template does not show would be kept, too. */
-    if (json_dumpb(messages, NULL, 0, JSON_COMPACT) > BESIDE * (a->given.n + BESIDE))
-        return hzp_wrong(reterr, "messages", "have more than the model's chat template shows");
+    if (a)
+        HZP_TRY(encode_turn(r, job, row, a, messages, &given, reterr));
+    a = a ? find_asked(r, sample, &job, &row) : NULL;
+    if (!a)
+        return hzp_fail(reterr, HZP_ENOENT, "there is no sample %" PRId64 " whose turn is asked",
+                        sample);
     size_t room = (size_t)(job->spec.max_tokens - atomic_load(&a->rq->out_count));
-    bool more = a->given.n && a->given.n < room;
+    bool more = given.n && given.n < room;
     json_auto_t *said = more ? hzp_json_copy(messages) : NULL;
+    struct hzp_tokens before = a->given;
     json_array_extend(a->said, said);
+    a->given = given;
+    given = before;
     job->turns += more;
     a->stage = more ? HZP_TURN_GIVEN : HZP_TURN_OVER;
     a->sample = ++r->last_sample; /* its row is another one: who had the turn can have the answer */
@@ -180,18 +213,18 @@ int hzp_rollout_give(struct hzp_rollouts *r, struct hzp_rollout_job *job, int32_
 
 /* ---- the environment ---- */
 
-static void take_line(struct hzp_rollouts *r, struct hzp_rollout_job *job, int64_t sample,
-                      const json_t *line)
+static void take_line(struct hzp_rollouts *r, int64_t sample, const json_t *line)
 {
     struct hzp_err_text err = {.text = ""};
+    struct hzp_rollout_job *job;
     char why[160];
-    int32_t row = hzp_rollout_find(r, sample);
-    struct hzp_rollout_answer *a = row < 0 ? NULL : hzp_rollout_at(job, row);
-    if (!a || a->stage != HZP_TURN_ASKED)
+    int32_t row;
+    int code = line ? hzp_rollout_give(r, sample, json_object_get(line, "messages"), &err) : HZP_OK;
+    struct hzp_rollout_answer *a = find_asked(r, sample, &job, &row);
+    if (!a) /* it was given, or nobody waits for it any more */
         return;
-    bool good = line && hzp_rollout_give(r, job, row, json_object_get(line, "messages"), &err) >= 0;
-    a->stage = good ? a->stage : HZP_TURN_LOST;
-    if (line && !good) {
+    a->stage = HZP_TURN_LOST;
+    if (line && code < 0) {
         snprintf(why, sizeof(why), "has answered wrongly: %.120s", err.text);
         hzp_judge_reject(r->tools, why);
     }
@@ -219,7 +252,7 @@ int hzp_rollout_converse(struct hzp_rollouts *r, struct hzp_rollout_job *job,
     int64_t sample;
     json_t *line;
     while (turns->most && !client && hzp_judge_next(r->tools, &sample, &line)) {
-        take_line(r, job, sample, line);
+        take_line(r, sample, line);
         json_decref(line);
     }
     for (int32_t i = 0; turns->most && i < job->table.room * job->spec.n; i++) {

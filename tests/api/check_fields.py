@@ -298,6 +298,7 @@ EXAMPLES = {"completion": {"prompt": "a"}, "prompt": {"completion": "a"}, "learn
             "weights": {"tokens": [1, 2]}, "loss": {"tokens": [1, 2]}, "targets": {"tokens": [1, 2]},
             "logprobs": {"tokens": [1, 2], "loss": {"kind": "is"}, "advantages": 1},
             "advantages": {"tokens": [1, 2], "loss": {"kind": "is"}, "logprobs": -1},
+            "reference": {"prompt": "a", "chosen": "b", "rejected": "c"},
             "reference_logprobs": {"tokens": [1, 2], "loss": {"kind": "xent", "kl": 1}},
             "non_preferred_output": {"preferred_output": [{"role": "assistant", "content": "a"}]},
             "input": {"instruction": "a", "output": "b"}, "instruction": {"output": "b"},

@@ -86,6 +86,50 @@ def test_restarted():
         assert abs(first_losses(log)[0] - math.log(2)) < 2e-3, log.read_text()
 
 
+def test_a_pinned_reference():
+    """A pair is compared with the version that it names, by its number, its name or as the original, from a slot or
+    from disk: the loss is that of the log-probabilities which that version reports.  One that is nowhere is an error."""
+    pair = {"prompt": ANN, "chosen": " green.", "rejected": " red."}
+
+    def said(server):
+        out = []
+        for answer in (pair["chosen"], pair["rejected"]):
+            got = server.complete(prompt=ANN + answer, max_tokens=0, echo=True, logprobs=0).choices[0].logprobs
+            begin = len(server.post("/tokenize", {"prompt": ANN})[2]["tokens"])
+            out.append(sum(got.token_logprobs[begin:]))
+        return out[0] - out[1]
+
+    def losses(log):
+        return [float(loss) for loss in re.findall(r"update optimizer_step=[0-9]+ loss=([0-9.]+)", log.read_text())]
+
+    with tempfile.TemporaryDirectory(prefix="hzpserve-test-") as folder:
+        log, state = pathlib.Path(folder, "log"), str(pathlib.Path(folder, "state"))
+        with open(log, "w", encoding="utf-8") as err, \
+                Server("--passes", "1", "--dtype", "f32", "--lr", "1e-3", *ALONE, state=state, log=err) as server:
+            was = [said(server)]
+            status, _, first = post(server, {"prompt": ANN, "completion": " green and blue."})
+            assert status == 200, first
+            was.append(said(server))
+            version = json.loads(server.get("/v1/weights/current"))["id"]
+            assert server.post(f"/v1/weights/{version}/name?timeout={HANG}", {"name": "kept"})[0] == 200
+            for reference, at in ((None, None), ("current", None), ("original", 0), (1, 0), ("kept", 1), (version, 1)):
+                now, done = said(server), len(losses(log))
+                status, _, got = post(server, {**pair, **({"reference": reference} if reference else {})})
+                assert status == 200 and got["served"], (reference, got)
+                want = math.log(1 + math.exp(-0.1 * (now - was[at] if at is not None else 0)))
+                test_api.until(lambda: len(losses(log)) > done)
+                assert abs(losses(log)[done] - want) < 1e-4 + 0.02 * want, (reference, losses(log)[done], want)
+            assert abs(now - was[0]) > 0.5, (now, was)
+            for reference, status, param in ((9999, 404, "reference"), ("nobody", 404, "reference"),
+                                             ("", 400, "lines[1].reference"), ([], 400, "lines[1].reference")):
+                got = post(server, {**pair, "reference": reference})
+                assert got[0] == status and got[2]["error"]["param"] == param, (reference, got)
+            got = post(server, [{**pair, "reference": 1}, pair])
+            assert got[0] == 400 and got[2]["error"]["param"] == "lines[2].reference", got
+            until_free = lambda: json.loads(server.get("/v1/weights"))["slots_free"] == 1
+            test_api.until(until_free)
+
+
 def train(data, out, *options):
     done = subprocess.run([test_api.BINARY, "train", test_api.MODEL, "--data", data, "--out", out, "--lr", "1e-3",
                            *options], capture_output=True, text=True, timeout=600, check=False)

@@ -274,6 +274,10 @@ def test_train_without_a_server():
                             (["--total-steps", "9999"], "updates"), (["--algo", "none", "json"], "--algo")]:
             done = train(*good, *wrong)
             assert done.returncode in (1, 2) and says in done.stderr, (wrong, done)
+        long = data.read_text() + "\n" + json.dumps({"prompt": "word " * 4000}) + "\n"
+        (pathlib.Path(there) / "long.jsonl").write_text(long)
+        done = train(*good, "--data", f"{there}/long.jsonl")
+        assert done.returncode == 1 and f"{there}/long.jsonl:{len(PROMPTS) + 2}: " in done.stderr, done
         done = train(*good, "--extra-body", '{"reward": {"type": "regex", "pattern": "^never said$"}}')  # teaches nothing
         assert done.returncode == 1 and "nothing more to learn" in done.stdout, done
         assert not os.path.exists(f"{there}/none")
@@ -415,6 +419,16 @@ def rows(state, last):
             weights = struct.unpack_from(f"<{count}f", data, len(data) - 40 * count) if weighted else [1.0] * count
             how = [struct.unpack_from("<i8f", data, len(data) - 36 * (count - i)) + (weights[i],) for i in range(count)]
             yield tokens, {i: how[i] for i in range(count) if bits[i // 8] >> i % 8 & 1}
+
+
+def test_each_point_has_a_reward():
+    """Updates that follow each other without an answer between them show the reward of their own answers, not 0."""
+    with Server(*LEARNS) as server:
+        path = begin(server, batch=1, n=2, updates=9, max_staleness=8, reward={"type": "client"}, advantage="none")
+        for one in waiting(server, path, 18):
+            assert server.post(f"/v1/samples/{one['sample']}/reward", {"value": 0.5}, method="PUT")[0] == 200
+        job = end(server, path)
+        assert len(job["curve"]) == 9 and all(p["reward_mean"] == 0.5 for p in job["curve"]), job
 
 
 def test_a_reference():

@@ -38,19 +38,20 @@ def test_each_group_is_learned_once():
     prompts = [f"{name}'s {thing} is" for name in ("Bert", "Ann", "Otto", "Wilma", "Hello", "Rupert", "Helga", "Mercy")
                for thing in ("kite", "cup", "bell", "blanket", "basket", "shirt")]
     with tempfile.TemporaryDirectory(prefix="hzpserve-test-") as state:
-        options = [*LEARNS, "--effect", "0", "--checkpoint-every", "5"]
-        path, before, seen, kills = None, 0, [], 0
+        options = [*LEARNS, "--effect", "0", "--checkpoint-every", "5", "--queue", "65536,rollouts=64K"]  # three groups
+        path, before, seen, kills, holds = None, 0, [], 0, set()
         while True:
             with Server(*options, state=state) as server:
                 path = path or begin(server, prompts=prompts, n=2, updates=UPDATES, batch=2, advantage="none",
-                                     reward={"type": "regex", "pattern": "^"})
+                                     reward={"type": "regex", "pattern": "^"}, max_staleness=8)
+                holds.add(held(server))
                 job = look(server, path)
                 assert job["status"] in ("queued", "running", "succeeded"), job
-                if job["status"] != "succeeded" or "curve" in job:  # else it ended just before the kill
-                    assert job["updates"]["learned"] >= before and [p["update"] for p in job["curve"]] == list(
-                        range(1, job["updates"]["learned"] + 1)), job
+                assert job["updates"]["learned"] >= before and [p["update"] for p in job["curve"]] == list(
+                    range(1, job["updates"]["learned"] + 1)), job
                 while kills < 8 and job["status"] != "succeeded" and job["updates"]["learned"] < before + 5 + kills:
                     job = look(server, path)
+                    holds.add(held(server))
                 if kills < 8 and job["status"] != "succeeded":
                     before, seen = job["updates"]["learned"], job["curve"]
                     time.sleep(0.002 * kills)
@@ -65,10 +66,41 @@ def test_each_group_is_learned_once():
                 check_learned_once(server, 4 * UPDATES)
                 wanted = {tuple(server.post("/tokenize", {"prompt": p})[2]["tokens"]) for p in prompts}
             break
+        assert len(holds) > 1 and max(holds) > 40000, holds  # it waits, and is never above
         learned = [tokens[:min(losses)] for tokens, losses in rows(state, 0)]
         assert sorted(learned) == sorted(4 * UPDATES // 48 * list(wanted)), learned
         with sqlite3.connect(pathlib.Path(state, "samples.db")) as log:
             assert not log.execute("SELECT key FROM meta WHERE key LIKE 'rollout%-%' AND key != 'rollouts-0'").fetchall()
+
+
+def held(server):
+    ret = server.metric("hzpserve_rollouts_bytes")
+    assert ret <= server.metric("hzpserve_rollouts_bytes_max") == 65536, ret
+    return ret
+
+
+def test_an_ended_job_keeps_its_curve():
+    """After a restart a job that has ended shows the curve that it had, as long as it is in the list; one that was
+    cancelled says so at once, and does not go on, however soon the server is killed."""
+    with tempfile.TemporaryDirectory(prefix="hzpserve-test-") as state:
+        with Server(*LEARNS, state=state) as server:
+            ended = end(server, begin(server, updates=2))
+            path = begin(server, updates=1000)
+            until(lambda: look(server, path)["updates"]["learned"])
+            status, _, job = server.post(path, "", method="DELETE")
+            assert status == 200 and job["status"] == "cancelled", job
+            server.process.kill()
+            server.process.wait(test_api.HANG)
+        with Server(*LEARNS, state=state) as server:
+            assert look(server, "/v1/rollouts/rollout-1") == ended and len(ended["curve"]) == 2, ended
+            assert look(server, path)["status"] == "cancelled", look(server, path)
+            until(server.idle)
+            for _ in range(17):
+                other = begin(server, reward={"type": "client"})
+                assert server.post(other, "", method="DELETE")[2]["status"] == "cancelled"
+            assert server.post("/v1/rollouts/rollout-1", "", method="GET")[0] == 404
+        with sqlite3.connect(pathlib.Path(state, "samples.db")) as log:
+            assert not log.execute("SELECT key FROM meta WHERE key LIKE 'curve-%'").fetchall()
 
 
 def test_more_jobs_than_are_kept():

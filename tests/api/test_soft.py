@@ -8,6 +8,7 @@ the answer in its prompt ("teach": "sdft").
 The server and its client are those of test_api.py.
 """
 import array
+import concurrent.futures
 import json
 import math
 import pathlib
@@ -221,6 +222,17 @@ def test_taught_by_itself():
             assert status == 202, got
             test_api.until(lambda: server.post("/v1/completions", ask)[2]["choices"][0]["text"] == ANSWER)
             assert lesson(server, 2) == 9
+
+
+def test_a_long_body_holds_up_no_short_one():
+    """Bodies whose lessons the server softens take turns: a short one is accepted while a long one is computed."""
+    with Server("--train-share", "max=0,min=0", *ALONE) as server, concurrent.futures.ThreadPoolExecutor(1) as threads:
+        long = threads.submit(server.post, EXAMPLES, json.dumps([TAUGHT] * 300))
+        test_api.until(lambda: server.metric("hzpserve_grammars_in_work") > 0 or long.done())
+        status, _, got = server.post(EXAMPLES, json.dumps(TAUGHT))
+        assert status == 202 and got["first"] == 1 and not long.done(), (got, long.done())
+        status, _, got = long.result()
+        assert status == 202 and (got["first"], got["last"]) == (2, 301), got
 
 
 def test_taught_on_ranks():

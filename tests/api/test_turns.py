@@ -6,6 +6,7 @@
 
 The server and its client are those of test_api.py.
 """
+import concurrent.futures
 import json
 import os
 import pathlib
@@ -119,6 +120,30 @@ def test_a_client_is_the_environment():
         for at, loss in losses.items():
             assert abs(loss[2] - row["logprobs"][at - before]) < 1e-6 and loss[3] == losses[before][3], loss
             assert abs(loss[-1] - mean / sum(row["mask"])) < 1e-5, (loss, mean)
+
+
+def test_a_long_turn_holds_up_nobody():
+    """While what follows a turn is tokenised, which takes long, jobs are shown as before; a second one for the same
+    turn is too late."""
+    long = [{"role": "user", "content": "green spoon " * 800000}]
+
+    def timed(function, *arguments):
+        begun = time.monotonic()
+        return function(*arguments), time.monotonic() - begun
+
+    with Server(*LEARNS) as server, concurrent.futures.ThreadPoolExecutor(2) as threads:
+        path = begin(server, **TURNS, train=False, reward={"type": "client"})
+        until(lambda: look(server, path)["samples"]["waiting"] == 8)
+        one = take(server, "turn", "first")["data"][0]
+        _, alone = timed(put, server, {"sample": 1}, "turn", long)  # read, and not tokenised
+        puts = [threads.submit(timed, put, server, one, "turn", long) for _ in range(2)]
+        looks = []
+        while not any(p.done() for p in puts):
+            looks.append(timed(look, server, path)[1])
+        took = min(p.result()[1] for p in puts)
+        assert max(looks) < (took - alone) / 3, (max(looks), took, alone)
+        assert sorted(p.result()[0][0] for p in puts) == [200, 404], [p.result() for p in puts]
+        assert server.post(path, "", method="DELETE")[2]["status"] == "cancelled"
 
 
 def test_bounds():

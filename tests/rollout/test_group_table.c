@@ -73,7 +73,8 @@ static void begin(struct hzp_rollout_table *t, struct model *m)
 {
     int32_t b = t->config.batch, s = t->config.staleness;
     int64_t j = m->begun - m->dropped + 1; /* the number it would have */
-    bool may = (j - 1) / b <= m->updates + s && m->held < b * (s + 1);
+    int32_t most = t->config.most ? t->config.most : b * (s + 1);
+    bool may = (j - 1) / b <= m->updates + s && m->held < HZP_MIN(most, b * (s + 1));
     int32_t at = hzp_rollout_table_begin(t, m->updates);
     assert_int_equal(at >= 0, may);
     if (at < 0)
@@ -136,7 +137,9 @@ static void random_day(uint64_t seed)
     struct hzp_rollout_table_config config = {.members = 1 + (int32_t)seeded(&seed, MEMBERS_MAX),
                                               .batch = 1 + (int32_t)seeded(&seed, 5),
                                               .staleness = (int32_t)seeded(&seed, 4),
+                                              .most = (int32_t)seeded(&seed, 12),
                                               .advantage = (enum hzp_advantage)seeded(&seed, 3)};
+    config.most = config.most ? HZP_MAX(config.most, config.batch) : 0;
     memset(&m, 0, sizeof(m));
     hzp_rollout_table_init(&t, &config);
     for (int i = 0; i < 4000 && m.begun < GROUPS_MAX - 1; i++) {

@@ -8,6 +8,7 @@
 #include "api/http/wire/target.h"
 #include "api/learn/lessons.h"
 #include "api/learn/outlook.h"
+#include "api/learn/versions.h"
 
 /* How long wait=served waits for what the lesson changed; how long a lesson waits to be accepted
  * for the answers that it is compared with, where they are not known yet. */
@@ -228,7 +229,19 @@ static bool run_refer(void *ctx)
     struct hzp_engine *engine = x->server->engine;
     struct hzp_err_text err = {0};
     bool parked = false;
-    int r = hzp_example_reader_refer(x->later, engine->parts.scheduler, engine->parts.loop, &err);
+    struct hzp_version *reference = NULL;
+    const char *name = hzp_example_reader_reference(x->later);
+    int r = name ? hzp_state_borrow(engine->state, name, &reference, &err) : HZP_OK;
+    if (r < 0 && !*err.param)
+        snprintf(err.param, sizeof(err.param), "reference");
+    if (r >= 0)
+        r = hzp_example_reader_refer(x->later, engine->parts.scheduler, engine->parts.loop,
+                                     reference, &err);
+    hzp_state_give_back(engine->state, reference);
+    if (r > 0) { /* behind the bodies that came meanwhile */
+        hzp_pool_post(x->server->lane[HZP_SERVER_LANES - 1], &x->task);
+        return false;
+    }
     enum MHD_Result answered = r < 0 ? hzp_reply_fail(x, r, &err) : accept_read(x, &parked);
     if (r < 0)
         hzp_state_refuse(engine->state);
@@ -257,6 +270,9 @@ int hzp_route_examples(struct hzp_exchange *x, struct hzp_err_text *reterr)
     bool parked;
     if (!read_piece(x, true, &answered))
         return answered;
+    if (hzp_example_reader_reference(x->later) && (engine->config.link || engine->front))
+        return hzp_fail_param(reterr, HZP_EINVAL, "reference",
+                              "several ranks compare pairs with the version that serves only");
     if (hzp_example_reader_refers(x->later)) {
         if (!hzp_exchange_keep(x, hzp_example_reader_bytes(x->later)))
             return hzp_reply_no_memory(x);
