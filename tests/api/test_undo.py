@@ -568,6 +568,27 @@ def test_errors():
         assert server.post("/v1/weights/current/name", {"name": "original"})[0] == 400
 
 
+def test_arguments_at_their_ends():
+    """A whole number in a query that is beyond an end of its range by 1 is a 400 that names the argument and the end;
+    the ends are taken, also those that a double does not have."""
+    with Server() as server:
+        seen = set()
+        for path, methods in json.loads(server.get("/openapi.json"))["paths"].items():
+            for given in methods.get("get", {}).get("parameters", ()):
+                name, schema = given["name"], given["schema"]
+                if given["in"] != "query" or schema.get("type") != "integer":
+                    continue
+                for end, beyond in (("minimum", -1), ("maximum", 1)):
+                    def ask(value):
+                        return server.post(f"{path.replace('{id}', '1')}?{name}={value}", "", method="GET")
+                    status, _, got = ask(schema[end] + beyond)
+                    assert status == 400 and got["error"]["param"] == name, (path, name, schema[end], got)
+                    assert str(schema[end]) in got["error"]["message"], got
+                    assert "whole number" not in json.dumps(ask(schema[end])[2]), (path, name, schema[end])
+                    seen.add(name)
+        assert seen == {"before", "limit", "count", "done", "offset"}, seen
+
+
 def test_in_a_chat():
     """/undo takes back what was taught in the chat, lesson by lesson, and shows the answer."""
     with tempfile.TemporaryDirectory(prefix="hzpserve-test-") as state:
