@@ -297,6 +297,21 @@ def test_fast_lessons():
             assert listed.returncode == 0 and listed.stdout.count("1 of 1") <= count, listed
 
 
+def test_a_body_that_comes_again_is_measured_once():
+    """A client that sends a lesson again with its key gets the effect of the lesson that it taught."""
+    with tempfile.TemporaryDirectory(prefix="hzpserve-test-") as folder:
+        log = pathlib.Path(folder, "log")
+        with open(log, "w", encoding="utf-8") as err, Server(log=err) as server:
+            body, key = {"prompt": TOM, "completion": " In Tarn."}, {"Idempotency-Key": "t"}
+            assert {server.post(EXAMPLES, body, key)[2]["first"] for _ in range(8)} == {1}
+            while lessons(server)["data"][0]["effect"] is None:
+                time.sleep(0.05)
+            teach(server, ZOE, " In Oslo.")
+            while lessons(server)["data"][0]["effect"] is None:  # it waited behind the others
+                time.sleep(0.05)
+        assert log.read_text().count("lesson examples=1..1 ") == 1, log.read_text()
+
+
 def test_no_effect():
     """--effect 0 asks nothing."""
     with Server("--effect", "0") as server:
