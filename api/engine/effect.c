@@ -747,7 +747,10 @@ void hzp_effects_note(struct hzp_effects *e, int64_t first, int64_t last, struct
     bool sent = e && hzp_state_settled(e->config.state, first, last, through), taken = false;
     if (e && !sent) { /* it was not sent before */
         hzp_lock_take(&e->lock);
-        taken = e->count < EFFECT_WAITING;
+        bool waits = false; /* a body that is sent again has the lesson that it had */
+        for (int32_t i = 0; i < e->count; i++)
+            waits |= e->waiting[i].first == first;
+        taken = e->count < EFFECT_WAITING && !waits;
         if (taken)
             e->waiting[e->count++] = lesson;
         hzp_lock_release(&e->lock);

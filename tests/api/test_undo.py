@@ -298,6 +298,21 @@ def test_fast_lessons():
             assert listed.returncode == 0 and len(re.findall(r"\b1 of 1\b", listed.stdout)) == so, (listed, seen)
 
 
+def test_a_body_that_comes_again_is_measured_once():
+    """A client that sends a lesson again with its key gets the effect of the lesson that it taught."""
+    with tempfile.TemporaryDirectory(prefix="hzpserve-test-") as folder:
+        log = pathlib.Path(folder, "log")
+        with open(log, "w", encoding="utf-8") as err, Server(log=err) as server:
+            body, key = {"prompt": TOM, "completion": " In Tarn."}, {"Idempotency-Key": "t"}
+            assert {server.post(EXAMPLES, body, key)[2]["first"] for _ in range(8)} == {1}
+            while lessons(server)["data"][0]["effect"] is None:
+                time.sleep(0.05)
+            teach(server, ZOE, " In Oslo.")
+            while lessons(server)["data"][0]["effect"] is None:  # it waited behind the others
+                time.sleep(0.05)
+        assert log.read_text().count("lesson examples=1..1 ") == 1, log.read_text()
+
+
 def test_no_effect():
     """--effect 0 asks nothing."""
     with Server("--effect", "0") as server:
@@ -567,6 +582,27 @@ def test_errors():
         assert server.post("/v1/lessons?limit=0", "", method="GET")[0] == 400
         # A name that the model as it was started has.
         assert server.post("/v1/weights/current/name", {"name": "original"})[0] == 400
+
+
+def test_arguments_at_their_ends():
+    """A whole number in a query that is beyond an end of its range by 1 is a 400 that names the argument and the end;
+    the ends are taken, also those that a double does not have."""
+    with Server() as server:
+        seen = set()
+        for path, methods in json.loads(server.get("/openapi.json"))["paths"].items():
+            for given in methods.get("get", {}).get("parameters", ()):
+                name, schema = given["name"], given["schema"]
+                if given["in"] != "query" or schema.get("type") != "integer":
+                    continue
+                for end, beyond in (("minimum", -1), ("maximum", 1)):
+                    def ask(value):
+                        return server.post(f"{path.replace('{id}', '1')}?{name}={value}", "", method="GET")
+                    status, _, got = ask(schema[end] + beyond)
+                    assert status == 400 and got["error"]["param"] == name, (path, name, schema[end], got)
+                    assert str(schema[end]) in got["error"]["message"], got
+                    assert "whole number" not in json.dumps(ask(schema[end])[2]), (path, name, schema[end])
+                    seen.add(name)
+        assert seen == {"before", "limit", "count", "done", "offset"}, seen
 
 
 def test_in_a_chat():

@@ -10,35 +10,39 @@
 
 /* ---- arguments ---- */
 
-/* The same, but for numbers that are too large, which are INT64_MAX. */
-static int64_t number_of(const char *text, char end)
-{
-    char *rest;
-    long long n = isdigit((unsigned char)*text) ? strtoll(text, &rest, 10) : -1;
-    return n < 0 || *rest != end ? -1 : n;
-}
-
 int64_t hzp_path_number(const char *text, char end)
 {
+    char *rest;
     errno = 0;
-    int64_t n = number_of(text, end);
-    return errno ? -1 : n;
+    long long n = isdigit((unsigned char)*text) ? strtoll(text, &rest, 10) : -1;
+    return n < 0 || errno || *rest != end ? -1 : n;
+}
+
+/* As integers: a double that is rounded would pass beside a bound. */
+static int check_whole(const struct hzp_field *field, const char *text, struct hzp_err_text *reterr)
+{
+    int64_t low = hzp_field_bound(field->low), high = hzp_field_bound(field->high);
+    int64_t n = hzp_path_number(text, 0);
+    return n >= low && n <= high
+               ? HZP_OK
+               : hzp_wrong(reterr, field->name,
+                           "must be a whole number from %" PRId64 " to %" PRId64 ", not \"%.40s\"",
+                           low, high, text);
 }
 
 static int check_argument(const struct hzp_field *field, const char *text,
                           struct hzp_err_text *reterr)
 {
-    bool whole = field->kind == HZP_FIELD_INT;
     double value = 0;
+    if (field->kind == HZP_FIELD_INT)
+        return check_whole(field, text, reterr);
     if (field->kind == HZP_FIELD_STRING)
         return hzp_field_word(field, text, reterr);
-    const char *rest = whole ? "" : hzp_decimal(text, &value);
-    if (whole)
-        value = (double)number_of(text, 0);
+    const char *rest = hzp_decimal(text, &value);
     if (rest && !*rest && value >= field->low && value <= field->high)
         return HZP_OK;
-    return hzp_wrong(reterr, field->name, "must be a%s number from %g to %g, not \"%.40s\"",
-                     whole ? " whole" : "", field->low, field->high, text);
+    return hzp_wrong(reterr, field->name, "must be a number from %g to %g, not \"%.40s\"",
+                     field->low, field->high, text);
 }
 
 /* The argument is none of the route's, which the error lists. */
@@ -81,7 +85,7 @@ double hzp_query_number(const struct hzp_exchange *x, const char *name)
 int64_t hzp_query_int(const struct hzp_exchange *x, const char *name)
 {
     const char *text = hzp_exchange_query(x, name);
-    return text ? number_of(text, 0) : hzp_field_bound(hzp_query_number(x, name));
+    return text ? hzp_path_number(text, 0) : hzp_field_bound(hzp_query_number(x, name));
 }
 
 /* ---- before the handler ---- */
