@@ -76,7 +76,9 @@ static size_t kv_bytes(const struct hzp_memory_request *q, const struct hzp_layo
                                    (int32_t)q->serving->page_rows);
 }
 
-/* The most pages that so many bytes hold. */
+/* The most pages that so many bytes hold; no more than eight times what they would without backing
+ * pages, because a page takes some of the host's memory, too, and where each layer has a window it
+ * would take nothing else. */
 static int64_t pages_in(const struct hzp_memory_request *q, const struct hzp_layout *layout,
                         const struct hzp_memory_plan *plan, size_t bytes)
 {
@@ -84,6 +86,7 @@ static int64_t pages_in(const struct hzp_memory_request *q, const struct hzp_lay
     int64_t low = (int64_t)(bytes / page), high = INT32_MAX / q->serving->page_rows;
     if (low >= high || !hzp_kvpool_window(&layout->config))
         return low;
+    high = HZP_MIN(high, 8 * low);
     while (low < high) {
         int64_t mid = low + (high - low + 1) / 2;
         if (kv_bytes(q, layout, plan, mid) <= bytes)

@@ -392,6 +392,12 @@ static void windows_take_less(void **state)
     layout.config.kind[1].window = 900; /* hardly shorter than a request */
     assert_int_equal(make((size_t)1 << 32), HZP_OK);
     assert_true(plan.kv_pages == pages && !plan.kv_backs);
+
+    layout.config.kind[1].window = 64;
+    layout.config.layer_kind[0] = 1; /* no layer has a part of each page */
+    options.engine.serving.kv_memory *= 64;
+    assert_int_equal(make((size_t)1 << 32), HZP_OK);
+    assert_in_range(plan.kv_pages, 64 * pages, 8 * 64 * pages);
     options.engine.serving.kv_memory = 0;
 }
 

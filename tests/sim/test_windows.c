@@ -6,9 +6,10 @@
  * pages, and one over its window, read from backing pages.  A token follows from both, so one row
  * that is read from the wrong place, or is not there any more, changes the answer, which is known
  * beforehand.  Each step is executed behind the forming of the next one, and then every backing
- * page that backs nothing is poisoned.  Requests share beginnings, are several to a prompt, guess,
- * are canceled, are preempted, and compute their rows again at swaps; the accounts are compared
- * after each step and end at nothing.
+ * page that backs nothing is poisoned.  A row reads no rows of other layers than its own, which
+ * guesses by half of the layers leave behind.  Requests share beginnings, are several to a prompt,
+ * guess, are background ones, are canceled, are preempted, and compute their rows again at swaps;
+ * the accounts are compared after each step and end at nothing.
  *
  *     test_windows [--seed=N] [--worlds=N]
  */
@@ -44,6 +45,10 @@ struct world {
     struct leg leg[2];
     int32_t positions, page_rows, pages, backs, window;
     int32_t *rows, *window_rows; /* the token in each slot of pages, of backing pages */
+    int8_t *tag, *window_tag;    /* the path of its row */
+    bool by_depth;               /* rounds of guesses (serve/depth.h) */
+    int32_t eos, often, swaps;
+    uint64_t clock; /* of the device, in nanoseconds */
     int32_t prompt[PROMPTS][POSITIONS_MAX];
     struct life life[LIVES];
     int32_t begun;
@@ -100,15 +105,26 @@ static int32_t draw(struct world *w, const struct hzp_batch *b, int32_t seg, int
                   *back = b->back + seg * b->max.page_stride;
     int32_t first = hzp_attn_first(w->window, pos);
     uint32_t all = 0, window = 0;
-    for (int32_t p = 0; p <= pos; p++)
-        all = mix(all, w->rows[page[p / w->page_rows] * w->page_rows + p % w->page_rows]);
+    int8_t path = b->path[seg];
+    bool guess = path >= HZP_DEPTH_GUESS;
+    for (int32_t p = 0; p <= pos; p++) {
+        int32_t slot = page[p / w->page_rows] * w->page_rows + p % w->page_rows;
+        all = mix(all, w->rows[slot]);
+        if (!guess && w->tag[slot] != path)
+            fail(w, "row of another path", w->tag[slot], path);
+    }
     for (int32_t p = first / HZP_ATTN_BLOCK * HZP_ATTN_BLOCK; p <= pos; p++) {
         if (back[p / w->page_rows] < 0)
             fail(w, "a page that is read is not backed, at position", p, pos);
         int32_t slot = back[p / w->page_rows] * w->page_rows + p % w->page_rows;
-        if (p >= first)
+        if (p >= first) {
             window = mix(window, w->window_rows[slot]);
+            if (!guess && w->window_tag[slot] != path)
+                fail(w, "window row of another path", w->window_tag[slot], path);
+        }
     }
+    if (guess && !between(w, 0, 3))
+        return between(w, 0, VOCAB - 1);
     return token_after(all, window);
 }
 
@@ -116,13 +132,22 @@ static void execute(struct world *w, struct hzp_batch *b)
 {
     for (int32_t r = 0; r < b->refs; r++)
         b->id[r] = b->from->token[b->ref[r]];
-    for (int32_t r = 0; r < b->rows; r++) {
+    for (int32_t r = 0, seg = 0; r < b->rows; r++) {
+        while (b->row0[seg + 1] <= r)
+            seg++;
+        w->tag[b->slot[r]] = b->path[seg];
+        w->window_tag[b->back_slot[r]] = b->path[seg];
         w->rows[b->slot[r]] = b->id[r];
         w->window_rows[b->back_slot[r]] = b->id[r];
     }
     for (int32_t n = 0, seg = 0; n < b->logits; n++) {
         while (b->row0[seg + 1] <= b->logit_row[n])
             seg++;
+        if (b->sample[n].given >= 0) {
+            b->logprob[n] = -1;
+            b->token[n] = b->sample[n].given;
+            continue;
+        }
         b->token[n] = draw(w, b, seg, b->pos[b->logit_row[n]]);
         b->logprob[n] = -1;
         b->rank[n] = 1;
@@ -144,16 +169,26 @@ static void begin(struct world *w)
     int32_t same = between(w, 1, 3);
     for (int32_t i = 0; i < same && w->begun < LIVES; i++) {
         struct hzp_request *rq;
-        if (hzp_request_create(prompt, count, HZP_MIN(tokens, 300), 0, false, &rq) < 0)
+        if (hzp_request_create(prompt, count, HZP_MIN(tokens, 300), 0, !between(w, 0, 7), &rq) < 0)
             fail(w, "no memory", 0, 0);
         if (!other) /* it is like the others up to here */
             rq->prompt[between(w, 0, count - 1)] = VOCAB;
-        rq->ignore_eos = between(w, 0, 3) > 0; /* else the length is a guess */
+        rq->ignore_eos = between(w, 0, 3) > w->eos; /* else the length is a guess */
         rq->demands.mode = between(w, 0, 2) ? HZP_CONTINUE : HZP_RECOMPUTE;
         rq->demands.max_staleness = -1;
         rq->wake = wake;
-        if (hzp_scheduler_submit(w->s, rq, NULL) < 0)
-            fail(w, "a request is refused", count, tokens);
+        rq->demands.depth = between(w, 0, 2) ? 0 : between(w, 2, 7);
+        if (w->by_depth && !between(w, 0, 5))
+            rq->background = rq->own = true;
+        if (rq->background)
+            rq->demands.mode = HZP_CONTINUE;
+        rq->priority = between(w, -3, 3);
+        if (hzp_scheduler_submit(w->s, rq, NULL) < 0) {
+            if (!rq->background)
+                fail(w, "a request is refused", count, tokens);
+            hzp_request_destroy(rq);
+            continue;
+        }
         w->life[w->begun++].rq = rq;
     }
 }
@@ -197,7 +232,8 @@ static void check_accounts(struct world *w)
 
 static void land(struct world *w, struct leg *leg)
 {
-    struct hzp_outcome outcome = {.end_ns = w->steps, .ns = {[HZP_TENANT_SERVE] = 1000}};
+    w->clock += leg->batch->guesses ? 300 + leg->batch->rows : 1000 + 3 * leg->batch->rows;
+    struct hzp_outcome outcome = {.end_ns = w->clock, .ns = {[HZP_TENANT_SERVE] = 1000}};
     poison(w);
     execute(w, leg->batch);
     w->source->deliver(w->source, &leg->step, &leg->offer, &outcome);
@@ -211,12 +247,12 @@ static void turn(struct world *w)
     if (w->flying && (before->offer.settle || !between(w, 0, 9)))
         land(w, before);
     hzp_batch_clear(leg->batch);
-    if (!between(w, 0, 60)) {
+    if (!between(w, 0, w->swaps)) {
         w->version.record.parent = w->version.record.id;
         w->version.record.id++;
     }
     leg->step = (struct hzp_step){.number = w->steps,
-                                  .begin_ns = w->steps,
+                                  .begin_ns = w->clock,
                                   .version = &w->version,
                                   .in_flight = w->flying ? before->batch : NULL};
     leg->offer = (struct hzp_offer){.batch = leg->batch};
@@ -233,8 +269,11 @@ static void turn(struct world *w)
 
 static void open_world(struct world *w)
 {
-    w->page_rows = 1 << between(w, 1, 5);
-    w->window = between(w, 1, 150);
+    w->page_rows = 1 << between(w, 0, 7);
+    w->window = between(w, 0, 2)   ? between(w, 1, 150)
+                : between(w, 0, 1) ? w->page_rows
+                                   : 64 * between(w, 1, 2) + between(w, -1, 1);
+    w->eos = between(w, 0, 3);
     int32_t each = hzp_kvpool_window_pages(w->window, w->page_rows);
     w->positions = between(w, 300, POSITIONS_MAX);
     int32_t longest = HZP_DIV_UP(w->positions, w->page_rows);
@@ -243,12 +282,15 @@ static void open_world(struct world *w)
     int32_t more = 2 * each + HZP_DIV_UP(rows, w->page_rows);
     int32_t backs = each + between(w, 0, between(w, 0, 1) * more);
     w->backs = HZP_MIN(w->pages, backs);
-    w->config = (struct hzp_model_config){.layers = 2,
+    w->config = (struct hzp_model_config){.layers = 8,
                                           .width = 4,
                                           .vocab = VOCAB + 1,
                                           .heads = {.heads = 1, .kv_heads = 1, .dim = 4},
                                           .kind = {{0}, {.window = w->window}},
-                                          .layer_kind = {0, 1}};
+                                          .layer_kind = {0, 1, 1, 0, 1, 1, 0, 1}};
+    w->by_depth = between(w, 0, 1);
+    w->often = between(w, 0, 1) ? 0 : between(w, 0, 20);
+    w->swaps = between(w, 0, 1) ? 400 : between(w, 3, 60);
     w->model = (struct hzp_model){
         .dev = w->dev, .config = &w->config, .act = HZP_F32, .positions = w->positions};
     if (hzp_kvpool_create_backed(&w->model, w->pages, w->backs, w->page_rows, &w->pool) < 0)
@@ -260,7 +302,10 @@ static void open_world(struct world *w)
                                           .prefix_cache = between(w, 0, 4) > 0,
                                           .prefix_stale_max = between(w, 0, 2),
                                           .rewarm_rows = between(w, 0, 1) * 256,
-                                          .lookup_max = between(w, 0, 1) * 4,
+                                          .lookup_max = between(w, 0, 3) ? 4 : 0,
+                                          .guess_by_depth = w->by_depth,
+                                          .guess_every = 16,
+                                          .history = between(w, 0, 1),
                                           .edits_max = 64};
     hzp_scheduler_create(&config, &w->model, w->pool, &w->s);
     w->source = hzp_scheduler_source(w->s);
@@ -269,6 +314,7 @@ static void open_world(struct world *w)
                                      .page_stride = longest,
                                      .logits_max = 2 * running,
                                      .edits_max = 64,
+                                     .layers = 8,
                                      .backing = hzp_kvpool_backing(w->pool),
                                      .page_rows = w->page_rows};
     for (int i = 0; i < 2; i++)
@@ -276,6 +322,8 @@ static void open_world(struct world *w)
             fail(w, "no batch", 0, 0);
     w->rows = hzp_xcalloc((size_t)w->pages * (size_t)w->page_rows, sizeof(*w->rows));
     w->window_rows = hzp_xcalloc((size_t)w->backs * (size_t)w->page_rows, sizeof(*w->window_rows));
+    w->tag = hzp_xcalloc((size_t)w->pages * (size_t)w->page_rows, 1);
+    w->window_tag = hzp_xcalloc((size_t)w->backs * (size_t)w->page_rows, 1);
     hzp_time_init(&w->time, 1, NULL, HZP_F32);
     w->version.record.id = 1;
     for (int i = 0; i < PROMPTS; i++) { /* some share a beginning */
@@ -306,6 +354,8 @@ static void close_world(struct world *w)
         hzp_batch_destroy(w->leg[i].batch);
     hzp_kvpool_destroy(w->pool);
     free(w->rows);
+    free(w->tag);
+    free(w->window_tag);
     free(w->window_rows);
 }
 
@@ -314,7 +364,7 @@ static void run_world(struct world *w)
     uint64_t last = 0;
     open_world(w);
     while (w->begun < LIVES || w->flying || w->source->busy(w->source)) {
-        if (w->begun < LIVES && !between(w, 0, 15))
+        if (w->begun < LIVES && !between(w, 0, w->often))
             begin(w);
         if (w->begun && !between(w, 0, 200)) {
             struct life *life = &w->life[between(w, 0, w->begun - 1)];
