@@ -152,7 +152,8 @@ static int choose_source(struct run *run, struct hzp_err_text *reterr)
     }
     HZP_TRY(config_dir(o->from_scratch, dir, sizeof(dir), reterr));
     snprintf(run->source_dir, sizeof(run->source_dir), "%s", dir);
-    if (!o->tokenizer_dir)
+    bool follows = run->link && hzp_link_rank(run->link); /* it needs the configuration only */
+    if (!o->tokenizer_dir || follows)
         return HZP_OK;
     /* Copied to the output directory, which becomes a model directory at the end. */
     for (int i = 0; i < HZP_COUNT(configuration); i++)

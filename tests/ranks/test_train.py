@@ -31,7 +31,8 @@ def write_data(path):
 
 
 def train(out, ranks, *args, status=0):
-    command = [serve, "train", model, "--data", data, "--out", out, "--update-tokens", "600",
+    begin = [] if "--from-scratch" in args else [model]
+    command = [serve, "train", *begin, "--data", data, "--out", out, "--update-tokens", "600",
                "--micro-rows", "120", "--checkpoint-every", "3", "--keep", "last=9,hourly=24", "--ordered",
                "--threads", "1", "--device", "cpu", "--rank-slowness", "0",
                "--rank-timeout", "600", *args]
@@ -121,6 +122,13 @@ with tempfile.TemporaryDirectory() as top:
     shutil.copytree(os.path.join(one, "checkpoint-3"), os.path.join(half, "checkpoint-3"))
     train(half, 3, "--total-steps", "6", "--resume", "--shard", "stages=3")
     same(one, half, FILES[2:])
+    print("from scratch", flush=True)
+    scratch = ("--total-steps", "6", "--from-scratch", os.path.join(model, "config.json"), "--tokenizer", model)
+    train(os.path.join(top, "scratch-1"), 1, *scratch)
+    for groups in ((), ("--shard", "z3=2")):
+        out = os.path.join(top, "-".join(("scratch-2",) + groups))
+        train(out, 2, *scratch, *groups)
+        same(os.path.join(top, "scratch-1"), out, FILES + ("tokenizer.json", "config.json"))
     print("killed", flush=True)
     train(os.path.join(top, "long"), 1, "--total-steps", "40")
     for rank_ in (1, 0):
