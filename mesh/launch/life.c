@@ -90,7 +90,9 @@ void hzp_life_look(struct hzp_life *life)
             if (pid)
                 life->place[i].pidfd = (int)syscall(SYS_pidfd_open, pid, 0);
         }
-        if (count != life->place[i].count)
+        /* One that was killed leaves its pid until another takes its place. */
+        bool ended = pid && kill(pid, 0) < 0 && errno == ESRCH;
+        if (ended || count != life->place[i].count)
             life->place[i].quiet_ns = 0;
         else if (pid)
             life->place[i].quiet_ns += passed;

@@ -176,6 +176,15 @@ def server():
     run.until(lambda: run.says("rank=1 hangs: no sign of life"))
     run.until(lambda: run.call("/health") == {"status": "ok"} and pid_of(run.process.pid, 1) not in (None, second))
     run.call(f"/v1/fine_tuning/examples?wait=served&timeout={HANG}", examples(4))
+    # One that was killed, and is to be started again after a while, does not hang.
+    hung = run.log.read_text().count("hangs: no sign of life")
+    while not re.search(r"restart rank=1 left=\d pause_s=4", run.log.read_text()):
+        at = pid_of(run.process.pid, 1)
+        if at:
+            os.kill(at, signal.SIGKILL)
+        time.sleep(0.05)
+    run.until(lambda: run.call("/health") == {"status": "ok"} and pid_of(run.process.pid, 1))
+    assert run.log.read_text().count("hangs: no sign of life") == hung, run.log.read_text()
     run.process.send_signal(signal.SIGTERM)
     run.ends(0)
 
