@@ -621,6 +621,7 @@ static inline const int32_t *hzp_attn_pages(const struct hzp_attn_paged_args *a,
 enum { HZP_ATTN_BLOCK = 64 };
 
 /* The first position that a row at position pos sees. */
+
 static inline int32_t hzp_attn_first(int32_t window, int32_t pos)
 {
     return window > 0 && pos >= window ? pos - window + 1 : 0;
