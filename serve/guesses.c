@@ -144,7 +144,8 @@ static int32_t go_round(const struct hzp_filling *f, int32_t chosen)
     for (int32_t k = 0; k < chosen; k++) {
         struct hzp_seq *seq = &s->seq[s->chosen[k]];
         int32_t most = guesses_max(f, seq, &spare);
-        seq->left = seq->guessed ? seq->left : left; /* who comes during a round joins it */
+        /* a sequence that comes during a round joins it */
+        seq->left = seq->guessed ? seq->left : left;
         seq->guessing = seq->left > 0 && most > seq->guessed;
         seq->left = seq->guessing ? seq->left - 1 : 0;
         seq->guesses = seq->guessing ? 0 : HZP_MIN(seq->guessed, most);

@@ -99,7 +99,7 @@ struct hzp_assembly {
     struct hzp_tables tables;            /* from the same file; empty: none */
     int32_t train_cores;                 /* cores of training beside requests; 0: it takes turns */
     int32_t chunk_rows;                  /* chunk of training's forward pass; 0: it never rides */
-    uint8_t speed[HZP_STAGE_SPEEDS_MAX]; /* of stages, if it was measured */
+    uint8_t speed[HZP_STAGE_SPEEDS_MAX]; /* each stage's, if it was measured */
     struct hzp_shards
         shards; /* how weights and training are divided; all zero: one rank, not ordered */
     struct hzp_memory_plan plan; /* without serving and training only what weights need */

@@ -24,7 +24,7 @@ struct hzp_memory_line {
 struct hzp_memory_plan {
     struct hzp_memory_line line[HZP_MEMORY_LINES_MAX];
     int lines;
-    size_t total, limit; /* of the device's memory */
+    size_t total, limit; /* bytes of device memory */
     size_t host;         /* a device's: bytes of its host's memory, which is locked for it */
     /* values that follow from the plan */
     enum hzp_dtype dtype;

@@ -13,7 +13,7 @@ struct hzp_shards_request {
     const struct hzp_memory_request *memory; /* one rank's, without shards */
     bool serves;                             /* rank 0 serves, so every rank has whole units */
     bool quiet;                              /* the choice is not printed */
-    uint8_t speed[HZP_STAGE_SPEEDS_MAX];     /* of stages (weights/groups.h) */
+    uint8_t speed[HZP_STAGE_SPEEDS_MAX];     /* each stage's (weights/groups.h) */
 };
 
 /* The self-test of all ranks, which call it together; where the settings want stages cut by speeds,

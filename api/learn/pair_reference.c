@@ -12,7 +12,7 @@ struct asker {
     struct hzp_scheduler *scheduler;
     struct hzp_loop *loop;
     struct hzp_wake wake;
-    struct hzp_version *reference; /* of pairs; NULL: the version that serves */
+    struct hzp_version *reference; /* what pairs are compared with; NULL: the version that serves */
     struct hzp_err_text *reterr;
 };
 

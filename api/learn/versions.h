@@ -49,7 +49,7 @@ struct hzp_version_job {
     int64_t example;      /* forget; undo: the first */
     int64_t example_last; /* undo: the last */
     uint64_t checksum;    /* push: of the upload */
-    uint64_t token;       /* of a request that may come again: it asks for one job; 0: none */
+    uint64_t token;       /* names a request that may come again, for one job; 0: none */
     char source[HZP_VERSION_SOURCE_MAX + 1]; /* push: where it comes from, as the sender says */
     bool replay; /* activate: later lessons are learned again, not skipped; push: all are */
     bool reset;  /* activate: moments and residuals are zeroed */

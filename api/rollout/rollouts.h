@@ -113,7 +113,7 @@ struct hzp_rollouts_config { /* borrowed */
     const struct hzp_model_config *model;
     struct hzp_trainer *trainer; /* NULL: there is none */
     int32_t update_tokens;       /* the most that an update may have */
-    int64_t bytes;               /* of the answers held */
+    int64_t bytes;               /* what the answers held take */
     const char *command;         /* what rewards of type command run; NULL: there is none */
     const char *tools;           /* what environments of type command run; NULL: there is none */
     const char *untrained;       /* why jobs may not train here, a whole sentence; NULL: they may */
@@ -165,7 +165,7 @@ struct hzp_rollouts_stats {
     int32_t jobs, members, waiting, ready; /* not ended; running requests; that wait for a client;
                                             * groups that are ready */
     int32_t rows;                          /* samples that can be taken */
-    int64_t bytes, bytes_most;             /* of the answers held; config.bytes */
+    int64_t bytes, bytes_most;             /* what the answers held take; config.bytes */
     uint64_t leases, expired, samples, dropped, lost, stale, late, updates; /* dropped: groups */
     double reward_mean; /* at the newest point of a curve */
     int64_t staleness;

@@ -221,7 +221,7 @@ static void take_line(struct hzp_rollouts *r, int64_t sample, const json_t *line
     int32_t row;
     int code = line ? hzp_rollout_give(r, sample, json_object_get(line, "messages"), &err) : HZP_OK;
     struct hzp_rollout_answer *a = find_asked(r, sample, &job, &row);
-    if (!a) /* it was given, or nobody waits for it any more */
+    if (!a) /* it was given, or no request waits for it any more */
         return;
     a->stage = HZP_TURN_LOST;
     if (line && code < 0) {

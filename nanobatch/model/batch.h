@@ -70,7 +70,7 @@ struct hzp_nano {
     const int32_t *id, *pos, *slot;  /* [rows] */
     struct hzp_segs decode, prefill; /* prefill's rows count from its own first row */
     const int32_t *decode_page, *prefill_page;
-    const int32_t *decode_back, *prefill_back; /* of layers with windows; NULL: the same */
+    const int32_t *decode_back, *prefill_back; /* used by layers with windows; NULL: the same */
     const int32_t *decode_line, *prefill_line; /* without a table: not used */
     int32_t page_stride;
     const struct hzp_page_table *table; /* NULL: none */

@@ -33,7 +33,7 @@ struct hzp_train_space {
      * (config.host_state), the optimizer's state.  By enum hzp_mem. */
     void *memory, *state[2];
     size_t memory_bytes, state_bytes[2];
-    size_t zeroed_bytes[2]; /* of state, from its begin: hzp_train_space_prepare zeroes them */
+    size_t zeroed_bytes[2]; /* the first bytes of the state, which hzp_train_space_prepare zeroes */
     struct hzp_update_result *result; /* host-visible */
     int32_t heads;
     int32_t rows_room;   /* rows of kept activations: those of the micro-batch, + ride_rows */

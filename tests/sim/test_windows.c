@@ -48,7 +48,7 @@ struct world {
     int8_t *tag, *window_tag;    /* the path of its row */
     bool by_depth;               /* rounds of guesses (serve/depth.h) */
     int32_t eos, often, swaps;
-    uint64_t clock; /* of the device, in nanoseconds */
+    uint64_t clock; /* the device's, in nanoseconds */
     int32_t prompt[PROMPTS][POSITIONS_MAX];
     struct life life[LIVES];
     int32_t begun;
