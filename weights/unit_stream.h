@@ -37,8 +37,8 @@ struct hzp_unit_source {
 typedef int hzp_unit_take_fn(void *ctx, enum hzp_state_part part, int32_t u,
                              const struct hzp_unit_view *whole, struct hzp_err_text *reterr);
 
-/* Hands all units of a part to take (NULL: to nobody).  *ret_checksum: their sum; NULL: not
- * wanted.  Stops at the first error, of the source or of take. */
+/* Calls take with each unit of a part (NULL: the units are only read).  *ret_checksum: their sum;
+ * NULL: not wanted.  Stops at the first error, of the source or of take. */
 int hzp_unit_stream(const struct hzp_unit_source *source, enum hzp_state_part part,
                     hzp_unit_take_fn *take, void *ctx, uint64_t *ret_checksum,
                     struct hzp_err_text *reterr);

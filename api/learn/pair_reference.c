@@ -140,6 +140,8 @@ int hzp_example_reader_refer(struct hzp_example_reader *reader, struct hzp_sched
     uint64_t until = hzp_now_ns() + piece_ns;
     int32_t pairs = p->paired ? p->count : 0, all = pairs + p->told_count;
     int r = HZP_OK;
+    if (reference) /* the next turn takes the same one, even if another has its name by then */
+        snprintf(p->reference, sizeof(p->reference), "%" PRIu64, reference->record.id);
     hzp_wake_init(&a.wake);
     while (p->referred < all && r >= 0 && hzp_now_ns() < until) {
         int32_t i = p->referred++;

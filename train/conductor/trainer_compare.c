@@ -4,7 +4,7 @@
 #include "train/conductor/trainer_state.h"
 
 enum {
-    SHARE = 50,     /* of the time: 1 / SHARE at most */
+    SHARE = 50,     /* comparing takes 1 / SHARE of the time at most */
     TOKENS = 16384, /* with more, those so far count half */
 };
 
@@ -21,7 +21,7 @@ void hzp_trainer_compare(struct hzp_trainer *t, struct hzp_sample *served, uint6
     bool fits = served->count > 1 && served->count <= hzp_trainer_tokens_max(t);
     if (fits && hzp_trainer_compares(t)) {
         HZP_LOCKED(&t->lock);
-        struct hzp_sample *before = t->compare.sample; /* of another thread, since */
+        struct hzp_sample *before = t->compare.sample; /* another thread has put it there since */
         t->compare.sample = served;
         t->compare.version = version;
         served = before;

@@ -108,6 +108,7 @@ static int load(struct hzp_trainer *t, const struct hzp_version *v, const char *
     }
     HZP_TRY(hzp_state_file_open_for(t->config.model, &t->config.recipe, t->learner->space, true, v,
                                     dir, false, &file, ret, NULL, reterr));
+    t->batch.begun = false; /* what an attempt that failed has sent is cleared */
     int r = begin(t, reterr);
     if (r >= 0)
         r = hzp_state_file_read(file, &sink, NULL, reterr);
