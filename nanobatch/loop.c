@@ -253,7 +253,7 @@ void hzp_loop_tell_failure(struct hzp_loop *loop, int status)
 {
     struct hzp_err_text text;
     struct hzp_step_link *group = loop->config.group;
-    if (group && hzp_step_link_check(group, &text) < 0) {
+    if (group && hzp_step_link_check_late(group, &text) < 0) {
         hzp_log(HZP_LOG_ERROR, "loop", "ranks failed: step=%llu cannot end: %s",
                 (unsigned long long)loop->number, text.text);
         return;

@@ -209,15 +209,11 @@ static int make_plan(struct hzp_member *m, struct member_step *step, struct hzp_
 
 /* ---- steps ---- */
 
-/* Where a link that the step uses has failed, that of the records does a moment later. */
 static int device_failed(const struct hzp_member *m, int r, const struct member_step *step,
                          struct hzp_err_text *reterr)
 {
-    for (int looks = 100; looks > 0; looks--) {
-        if (hzp_step_link_check(m->records, reterr) < 0)
-            return HZP_EIO;
-        nanosleep(&(struct timespec){.tv_nsec = 10000000}, NULL);
-    }
+    if (hzp_step_link_check_late(m->records, reterr) < 0)
+        return HZP_EIO;
     return hzp_fail(reterr, r, "the device failed in step %llu",
                     (unsigned long long)step->record.step);
 }

@@ -158,6 +158,16 @@ int hzp_step_link_check(const struct hzp_step_link *l, struct hzp_err_text *rete
     return hzp_link_check(l->config.link, reterr);
 }
 
+int hzp_step_link_check_late(const struct hzp_step_link *l, struct hzp_err_text *reterr)
+{
+    int r = hzp_step_link_check(l, reterr);
+    for (int looks = 100; looks > 0 && r == HZP_OK; looks--) {
+        nanosleep(&(struct timespec){.tv_nsec = 10000000}, NULL);
+        r = hzp_step_link_check(l, reterr);
+    }
+    return r;
+}
+
 void hzp_step_link_fail(struct hzp_step_link *l, const char *why)
 {
     hzp_link_abort(l->config.link, hzp_link_rank(l->config.link), why);

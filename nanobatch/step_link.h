@@ -57,5 +57,9 @@ int hzp_step_link_compare(const struct hzp_step_link *l, const struct hzp_step_r
  * rank at fault. */
 int hzp_step_link_check(const struct hzp_step_link *l, struct hzp_err_text *reterr);
 
+/* The same behind a step that has failed: where a link that the step uses has failed, this one does
+ * a moment later, so it waits for that, a second at most. */
+int hzp_step_link_check_late(const struct hzp_step_link *l, struct hzp_err_text *reterr);
+
 /* This rank cannot go on: fails the link, so that every other rank gets this line. */
 void hzp_step_link_fail(struct hzp_step_link *l, const char *why);
